@@ -108,6 +108,7 @@ def sort_key(word: str) -> tuple[int, str]:
     return (0 if word.isupper() else 1 if word[:1].isupper() else 2, word)
 
 
+WRITERS = {"append", "add", "update", "setdefault", "pop", "clear", "extend", "insert"}
 MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
 
 

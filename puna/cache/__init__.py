@@ -1,0 +1,7 @@
+"""KV memory and the sequences that own it."""
+
+from __future__ import annotations
+
+from puna.cache.kv import KVCache, Sequence
+
+__all__ = ["KVCache", "Sequence"]

@@ -1,0 +1,9 @@
+"""Architectures, one file each, over shared blocks."""
+
+from __future__ import annotations
+
+from puna.models.config import ModelConfig
+from puna.models.decoder import Decoder
+from puna.models.weights import Weights
+
+__all__ = ["Decoder", "ModelConfig", "Weights"]

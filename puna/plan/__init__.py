@@ -1,0 +1,26 @@
+"""From a graph to kernel calls with placed buffers."""
+
+from __future__ import annotations
+
+from puna.plan.batch import Batch, Span
+from puna.plan.kv import KVLayout
+from puna.plan.memory import context_length, human, refuse_too_large, regions
+from puna.plan.passes import PASSES, expand, lower
+from puna.plan.plan import Buffer, Plan, Record, make_plan
+
+__all__ = [
+    "PASSES",
+    "Batch",
+    "Buffer",
+    "KVLayout",
+    "Plan",
+    "Record",
+    "Span",
+    "context_length",
+    "expand",
+    "human",
+    "lower",
+    "make_plan",
+    "refuse_too_large",
+    "regions",
+]

@@ -1,0 +1,100 @@
+"""The contract of a backend: what turns a plan into numbers on some device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.errors import BackendError
+from puna.gguf import GGUFFile
+from puna.graph import Graph, Node
+from puna.plan import Batch, KVLayout, Plan
+
+__all__ = ["Backend", "Description", "Progress", "free_memory"]
+
+Weights = TypeVar("Weights")
+Program = TypeVar("Program")
+
+
+class Progress(Protocol):
+    """Told of bytes as they are done, so that a caller can draw a bar."""
+
+    def start(self, label: str, total: int) -> None: ...
+
+    def advance(self, count: int) -> None: ...
+
+    def done(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a backend is and has.
+
+    device: for people, such as "2 threads, OpenBLAS 0.3.29".  free: bytes of memory that can be used.
+    ops: the operations it has kernels for, fused ones among them.
+    kv_types: types it can hold keys and values in, the default first.
+    notes: lines that a user must see, such as a fallback.
+    """
+
+    name: str
+    device: str
+    free: int
+    ops: frozenset[str]
+    kv_types: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def kv_type(self, asked: str | None) -> str:
+        """The name of a KV type; None takes the default.
+
+        Raises BackendError for one that this backend does not have.
+        """
+        if asked is None:
+            return self.kv_types[0]
+        if asked.upper() not in self.kv_types:
+            raise BackendError(
+                f"the {self.name} backend has no KV cache of type {asked!r}",
+                fix=f"use one of {', '.join(self.kv_types).lower()}",
+            )
+        return asked.upper()
+
+
+class Backend(ABC, Generic[Weights, Program]):
+    """A backend is a folder beside this file with `create(threads) -> Backend`.
+
+    `describe`, `resident` and `scratch` are asked before anything is allocated; then `upload`, `compile`, `run`.
+    """
+
+    @abstractmethod
+    def describe(self) -> Description:
+        """What this backend is, and what it has now."""
+
+    @abstractmethod
+    def resident(self, graph: Graph) -> int:
+        """Bytes that the graph's weights will take here, known before any is read."""
+
+    @abstractmethod
+    def scratch(self, node: Node, tokens: int, rows: int, kv: KVLayout) -> int:
+        """Bytes that the kernel of a node wants for itself in a step of `tokens` rows, `rows` with logits."""
+
+    @abstractmethod
+    def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
+        """Bring the graph's tensors to the device in the form its kernels want."""
+
+    @abstractmethod
+    def compile(self, plan: Plan, weights: Weights) -> Program:
+        """Allocate the plan's regions and make it ready to run."""
+
+    @abstractmethod
+    def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
+        """Run one step, writing float32 [R, vocabulary] into `logits`."""
+
+
+def free_memory() -> int:
+    """Bytes of main memory that programs can still take without swapping."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)

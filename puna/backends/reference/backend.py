@@ -1,0 +1,154 @@
+"""The contract on NumPy: weights as float32, one function call a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.backends.base import Backend, Description, Progress, free_memory
+from puna.backends.reference.attention import scratch_bytes
+from puna.backends.reference.kernels import KERNELS
+from puna.backends.reference.step import Step
+from puna.gguf import GGUFFile
+from puna.graph import Graph, Node
+from puna.plan import Batch, KVLayout, Plan
+from puna.quants import by_name, dequantize
+
+__all__ = ["ReferenceBackend", "create"]
+
+Weights = dict[str, NDArray[Any]]
+# A temporary of the operand's size, which NumPy takes while it works.
+TEMPORARIES = {
+    "gated": 3,
+    "gelu": 3,
+    "silu": 2,
+    "rms_norm": 1,
+    "norm": 1,
+    "rope": 2,
+    "softmax": 1,
+    "softcap": 1,
+}
+
+
+@dataclass
+class Program:
+    """A plan with its memory."""
+
+    plan: Plan
+    weights: Weights
+    compute: NDArray[np.uint8]
+    scratch: NDArray[np.float32]
+    cache: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8]]]
+    views: dict[tuple[int, int], dict[Node, NDArray[Any]]] = field(default_factory=dict)
+
+    def buffers(self, tokens: int, rows: int) -> dict[Node, NDArray[Any]]:
+        """Every placed value as an array of this step's size; kept for the last size, which decode repeats."""
+        if (tokens, rows) not in self.views:
+            made: dict[Node, NDArray[Any]] = {}
+            for node, buffer in self.plan.buffers.items():
+                if buffer.offset is None:
+                    continue
+                shape = node.type.resolve(tokens, rows)
+                count = node.type.count(tokens, rows) * 4
+                block = self.compute[buffer.offset : buffer.offset + count]
+                made[node] = block.view(np.int32 if node.type.dtype == "i32" else np.float32).reshape(shape)
+            self.views = {(tokens, rows): made}
+        return self.views[tokens, rows]
+
+
+class ReferenceBackend(Backend[Weights, Program]):
+    """NumPy on the machine's BLAS. Rounding follows that BLAS, so results agree closely, not to the bit."""
+
+    def __init__(self, threads: int | None) -> None:
+        from threadpoolctl import ThreadpoolController
+
+        self.pools = ThreadpoolController().select(user_api="blas")
+        self.threads = threads
+
+    def describe(self) -> Description:
+        infos = self.pools.info()
+        notes = []
+        if not infos and self.threads:
+            notes.append("this BLAS sets its own number of threads: --threads has no effect")
+        names = ", ".join(f"{info['internal_api']} {info['version'] or ''}".strip() for info in infos)
+        count = self.threads or max((info["num_threads"] for info in infos), default=1)
+        return Description(
+            name="reference",
+            device=f"NumPy {np.__version__}, {names or 'BLAS'}, {count} threads",
+            free=free_memory(),
+            ops=frozenset(KERNELS),
+            kv_types=("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"),
+            notes=tuple(notes),
+        )
+
+    def resident(self, graph: Graph) -> int:
+        return sum(self.weight_bytes(graph, node) for node in graph.weights)
+
+    def weight_bytes(self, graph: Graph, node: Node) -> int:
+        if only_gathered(graph, node):
+            quant, (rows, k) = by_name(node.type.dtype), cast("tuple[int, int]", node.type.shape)
+            return rows * quant.row_bytes(k)
+        return node.type.count(0, 0) * 4
+
+    def scratch(self, node: Node, tokens: int, rows: int, kv: KVLayout) -> int:
+        if node.op == "attend":
+            return scratch_bytes(node, kv, tokens)
+        return TEMPORARIES.get(node.op, 0) * node.type.count(tokens, rows) * 4
+
+    def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
+        weights: Weights = {}
+        if progress:
+            progress.start("loading", self.resident(graph))
+        for node in graph.weights:
+            name = cast(str, node.attrs["tensor"])
+            raw = source.data(name)
+            packed = only_gathered(graph, node)
+            weights[name] = raw if packed else dequantize(by_name(node.type.dtype), raw)
+            if progress:
+                progress.advance(self.weight_bytes(graph, node))
+        if progress:
+            progress.done()
+        return weights
+
+    def compile(self, plan: Plan, weights: Weights) -> Program:
+        cache = {
+            layer: cast(
+                "tuple[NDArray[np.uint8], NDArray[np.uint8]]",
+                tuple(np.zeros((plan.kv.positions, width), np.uint8) for width in plan.kv.row_bytes(layer)),
+            )
+            for layer in plan.kv.widths
+        }
+        compute, scratch = np.zeros(plan.compute, np.uint8), np.zeros(plan.scratch // 4, np.float32)
+        return Program(plan, weights, compute, scratch, cache)
+
+    def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
+        plan = program.plan
+        step = Step(batch, plan.kv, program.cache, program.scratch)
+        buffers = program.buffers(len(batch.tokens), len(batch.outputs))
+
+        def operand(node: Node) -> NDArray[Any] | None:
+            if node.op == "weight":
+                return program.weights[cast(str, node.attrs["tensor"])]
+            if node.op == "tokens":
+                return batch.tokens
+            if node.op == "kv_store":
+                return None
+            return buffers.get(node, logits)
+
+        with self.pools.limit(limits=self.threads):
+            for record in plan.records:
+                node = record.node
+                KERNELS[record.kernel](step, node, operand(node), *map(operand, node.inputs))
+
+
+def only_gathered(graph: Graph, node: Node) -> bool:
+    """Whether single rows of a weight are all that is read, so that it can stay in the file's form."""
+    return {user.op for user in graph.nodes if node in user.inputs} == {"embed"}
+
+
+def create(threads: int | None) -> ReferenceBackend:
+    """The reference backend, its BLAS limited to `threads`; None leaves the BLAS its own choice."""
+    return ReferenceBackend(threads)

@@ -1,0 +1,33 @@
+"""The executable spec of a graph, run before and after every pass in tests and on every model that is loaded."""
+
+from __future__ import annotations
+
+from puna.graph.node import Graph, Type
+from puna.graph.ops import OPS, SpecError
+
+__all__ = ["check"]
+
+
+def check(graph: Graph) -> None:
+    """Raise SpecError unless the graph keeps the rules.
+
+    Every operation is in the table and its type follows from the table's rule; a layer's keys and values are stored
+    once; tensors have one type each; the output is f32 [R, vocabulary].
+    """
+    stored: set[object] = set()
+    tensors: dict[object, Type] = {}
+    for node in graph.nodes:
+        if node.op not in OPS:
+            raise SpecError(f"no such operation: {node.op}")
+        inferred = OPS[node.op].infer([n.type for n in node.inputs], node.attrs)
+        if inferred != node.type:
+            raise SpecError(f"{node.op} is typed {node.type}, its rule says {inferred}")
+        if node.op == "kv_store":
+            if node.attrs["layer"] in stored:
+                raise SpecError(f"layer {node.attrs['layer']} stores its keys twice")
+            stored.add(node.attrs["layer"])
+        if node.op == "weight" and tensors.setdefault(node.attrs["tensor"], node.type) != node.type:
+            raise SpecError(f"{node.attrs['tensor']} has two types")
+    out = graph.output.type
+    if out.dtype != "f32" or len(out.shape) != 2 or out.shape[0] != "R":
+        raise SpecError(f"the output is {out}, not f32[R, vocabulary]")

@@ -1,0 +1,42 @@
+"""What one step computes: its tokens, whose they are, and which logits are wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Batch", "Span"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rows of one sequence in a step.
+
+    start, count: its rows in the batch.  past: positions it held before this step.
+    pages: int32, the page of the cache that holds each run of `page` positions, this step's included.
+    """
+
+    start: int
+    count: int
+    past: int
+    pages: NDArray[np.int32]
+
+    @property
+    def length(self) -> int:
+        """Positions held after this step."""
+        return self.past + self.count
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step. Rows of all sequences stand together, prefill and decode mixed.
+
+    tokens, positions: int32 [T].  spans: the sequences, in row order.  outputs: int32 [R], rows wanting logits.
+    """
+
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    spans: tuple[Span, ...]
+    outputs: NDArray[np.int32]

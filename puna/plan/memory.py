@@ -1,0 +1,52 @@
+"""The four memory regions, known to the byte before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from puna.errors import BackendError, RequestError
+from puna.plan.plan import Plan
+
+__all__ = ["DEFAULT_CONTEXT", "context_length", "human", "refuse_too_large", "regions"]
+
+DEFAULT_CONTEXT = 4096
+MOST_POSITIONS = 2**31 - 1  # positions are int32
+
+
+def context_length(asked: int | None, trained: int) -> int:
+    """Positions of the cache: as asked, for 0 all that the model was trained on, for None that up to 4096."""
+    if asked is not None and not 0 <= asked <= MOST_POSITIONS:
+        raise RequestError(f"a context of {asked} is impossible", where="n_ctx (-c)", fix="use 0 or more")
+    return min(trained, DEFAULT_CONTEXT) if asked is None else asked or trained
+
+
+def regions(plan: Plan, weights: int) -> Mapping[str, int]:
+    """Bytes by region; the logits of one row are counted with the compute buffer."""
+    logits = plan.graph.output.type.count(1, 1) * 4
+    return {
+        "weights": weights,
+        "compute": plan.compute + logits,
+        "kv": plan.kv.nbytes,
+        "scratch": plan.scratch,
+    }
+
+
+def refuse_too_large(memory: Mapping[str, int], free: int, model: str) -> None:
+    """Raise BackendError when the regions together exceed `free` bytes."""
+    total = sum(memory.values())
+    if total > free:
+        parts = ", ".join(f"{name} {human(count)}" for name, count in memory.items())
+        raise BackendError(
+            f"needs {human(total)} of memory ({parts}), {human(free)} are free",
+            where=model,
+            fix="lower the context (-c), or take a smaller model",
+        )
+
+
+def human(count: float) -> str:
+    """Bytes for people, in binary units: 1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,127 @@
+"""THE ordered list of passes from a model's graph to the one that is planned.
+
+A pass is a function Graph -> Graph that keeps what the graph means. `PASSES` names them in order; tests run the
+spec and the oracle before and after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from puna.graph import OPS, Graph, Node, make
+from puna.graph.node import Type
+
+__all__ = ["PASSES", "expand", "lower", "rewrite"]
+
+Rewrite = Callable[[Node], "Node | None"]
+
+
+def rewrite(graph: Graph, rule: Rewrite) -> Graph:
+    """Rebuild the graph from its inputs on, putting `rule(node)` in a node's place where it gives one.
+
+    The rule sees nodes whose inputs are already rewritten.
+    """
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        inputs = tuple(new[n] for n in node.inputs)
+        moved = node if inputs == node.inputs else Node(node.op, inputs, node.type, node.attrs)
+        new[node] = rule(moved) or moved
+    return Graph(new[graph.output])
+
+
+def share(graph: Graph) -> Graph:
+    """One node for equal computations."""
+    seen: dict[object, Node] = {}
+
+    def rule(node: Node) -> Node:
+        key = (node.op, node.inputs, tuple(sorted(node.attrs.items(), key=lambda item: item[0])))
+        return seen.setdefault(key, node)
+
+    return rewrite(graph, rule)
+
+
+def fuse_norm(graph: Graph) -> Graph:
+    """rms_norm(x) * w -> norm(x, w)."""
+
+    def rule(node: Node) -> Node | None:
+        if node.op != "mul" or node.inputs[0].op != "rms_norm" or len(node.inputs[1].type.shape) != 1:
+            return None
+        x = node.inputs[0]
+        return make("norm", x.inputs[0], node.inputs[1], eps=x.attrs["eps"])
+
+    return rewrite(graph, rule)
+
+
+def fuse_gate(graph: Graph) -> Graph:
+    """act(gate) * up -> gated(gate, up)."""
+
+    def rule(node: Node) -> Node | None:
+        if node.op != "mul" or node.inputs[0].op not in {"silu", "gelu"}:
+            return None
+        gate, up = node.inputs[0].inputs[0], node.inputs[1]
+        return make("gated", gate, up, act=node.inputs[0].op) if gate.type == up.type else None
+
+    return rewrite(graph, rule)
+
+
+# Operations that treat each row by itself, whatever the other rows hold.
+ROW_WISE = frozenset(
+    {"add", "gated", "gelu", "linear", "mul", "norm", "rms_norm", "scale", "silu", "softcap"}
+)
+
+
+def select_early(graph: Graph) -> Graph:
+    """Select rows before the row-wise operations that serve logits alone, so the other rows skip them."""
+    users: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        for operand in node.inputs:
+            users.setdefault(operand, []).append(node)
+    narrow: set[Node] = set()
+    for node in reversed(graph.nodes):
+        served = all(user in narrow or user.op == "select" for user in users.get(node, []))
+        if node.op in ROW_WISE and node.type.shape[0] == "T" and served:
+            narrow.add(node)
+    selected: dict[Node, Node] = {}
+    new: dict[Node, Node] = {}
+
+    def rows(node: Node) -> Node:
+        """The node at "R" rows, for an operand of a narrow one."""
+        if node in narrow or node.type.shape[0] != "T":
+            return new[node]
+        return selected.setdefault(node, make("select", new[node]))
+
+    for node in graph.nodes:
+        if node.op == "select":
+            new[node] = rows(node.inputs[0])
+        elif node in narrow:
+            shape = ("R", *node.type.shape[1:])
+            new[node] = Node(node.op, tuple(map(rows, node.inputs)), Type(node.type.dtype, shape), node.attrs)
+        else:
+            inputs = tuple(new[n] for n in node.inputs)
+            new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.type, node.attrs)
+    return Graph(new[graph.output])
+
+
+PASSES: Mapping[str, Callable[[Graph], Graph]] = {
+    "share": share,
+    "fuse_norm": fuse_norm,
+    "fuse_gate": fuse_gate,
+    "select_early": select_early,
+}
+
+
+def lower(graph: Graph, ops: Collection[str]) -> Graph:
+    """All passes in order; fused operations that are not among the backend's `ops` are taken apart again."""
+    for run in PASSES.values():
+        graph = run(graph)
+    return expand(graph, ops)
+
+
+def expand(graph: Graph, ops: Collection[str] = ()) -> Graph:
+    """Put each fused operation that is not in `ops` back into plain ones."""
+
+    def rule(node: Node) -> Node | None:
+        definition = OPS[node.op].definition
+        return definition(node) if definition and node.op not in ops else None
+
+    return rewrite(graph, rule)

@@ -10,7 +10,7 @@ __all__ = ["dump"]
 def dump(graph: Graph) -> str:
     """Lines such as `%7 = linear(%5, blk.0.attn_q.weight) -> f32[T, 576]`."""
     names: dict[object, str] = {}
-    lines = []
+    lines: list[str] = []
     for node in graph.nodes:
         if node.op == "weight":
             names[node] = str(node.attrs["tensor"])

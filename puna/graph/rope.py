@@ -42,7 +42,8 @@ class Yarn:
         low = max(0.0, math.floor(pair(self.beta_fast)))
         high = min(dims - 1.0, math.ceil(pair(self.beta_slow)))
         ramp = (np.arange(dims // 2) - low) / max(0.001, high - low)
-        return 1.0 - np.clip(ramp, 0.0, 1.0)
+        kept: NDArray[np.float64] = 1.0 - np.clip(ramp, 0.0, 1.0)
+        return kept
 
     def magnitude(self, factor: float) -> float:
         def temperature(weight: float) -> float:
@@ -71,7 +72,7 @@ class Rope:
         """Radians a position for each pair, shape [dims / 2]; `factors` (same shape) divide them."""
         import numpy as np
 
-        own = self.base ** (-2.0 * np.arange(self.dims // 2) / self.dims)
+        own: NDArray[np.float64] = self.base ** (-2.0 * np.arange(self.dims // 2) / self.dims)
         if factors is not None:
             own = own / factors
         if self.yarn is None:

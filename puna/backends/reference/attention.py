@@ -99,5 +99,5 @@ def attend_block(node: Node, q: Array, k: Array, v: Array, positions: Array, scr
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
-    mixed = np.matmul(scores, v.transpose(1, 0, 2))  # [kv heads, group * n, value]
-    return mixed.reshape(heads, n, value).transpose(1, 0, 2)
+    mixed: Array = np.matmul(scores, v.transpose(1, 0, 2))  # [kv heads, group * n, value]
+    return cast(Array, mixed.reshape(heads, n, value).transpose(1, 0, 2))

@@ -1,0 +1,125 @@
+"""One text being generated: an iterator of pieces, and what it cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.cache import KVCache
+from puna.cache import Sequence as CacheSequence
+from puna.sampling import Sampler, StopMatcher
+from puna.tokenizer import Tokenizer
+
+__all__ = ["Generation", "Timings"]
+
+
+@dataclass
+class Timings:
+    """Counts and seconds. `cached` tokens of the prompt were in the cache already and cost nothing."""
+
+    prompt_tokens: int = 0
+    cached: int = 0
+    prompt_seconds: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens computed a second."""
+        return (self.prompt_tokens - self.cached) / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens generated a second. The first came with the prompt, so it is not counted."""
+        return (self.tokens - 1) / self.seconds if self.tokens > 1 and self.seconds else 0.0
+
+
+class Generation(Iterator[str]):
+    """Yields text as it comes; never half a character, never the beginning of a stop string.
+
+    ids: the tokens generated so far.  finish_reason: None while it runs, then "stop" (an end-of-generation token or
+    a stop string) or "length" (n_predict tokens, or a full context).  timings: what it cost.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[CacheSequence, Sequence[int]], NDArray[np.float32]],
+        cache: KVCache,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        sampler: Sampler,
+        n_predict: int,
+        stop: Sequence[str],
+        sequence: CacheSequence | None,
+    ) -> None:
+        self.step, self.cache, self.tokenizer = step, cache, tokenizer
+        self.prompt, self.sampler, self.n_predict = list(prompt), sampler, n_predict
+        self.stops = StopMatcher(stop)
+        self.given = sequence
+        self.ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.timings = Timings(prompt_tokens=len(self.prompt))
+        self.pieces = self.run()
+
+    def __next__(self) -> str:
+        return next(self.pieces)
+
+    def close(self) -> None:
+        """Stop early and give the cache back."""
+        self.pieces.close()
+
+    def run(self) -> Generator[str, None, None]:
+        """The loop: prompt, then sample, show, and compute the next."""
+        sequence = self.cache.open() if self.given is None else self.given
+        decoder = self.tokenizer.decoder()
+        started = time.perf_counter()
+        try:
+            logits = self.feed_prompt(sequence)
+            self.timings.prompt_seconds = time.perf_counter() - started
+            started = time.perf_counter()
+            while not self.is_over(sequence):
+                if self.ids:
+                    logits = self.step(sequence, self.ids[-1:])
+                token = self.sampler.sample(logits)
+                self.sampler.accept(token)
+                self.ids.append(token)
+                self.timings.tokens += 1
+                self.timings.seconds = time.perf_counter() - started
+                if token in self.tokenizer.end_ids:
+                    self.finish_reason = "stop"
+                else:
+                    yield from self.show(decoder.push(token))
+            yield from self.show(decoder.finish())
+            if rest := self.stops.finish():
+                yield rest
+        finally:
+            if self.given is None:
+                self.cache.close(sequence)
+
+    def feed_prompt(self, sequence: CacheSequence) -> NDArray[np.float32]:
+        """Compute what the cache does not hold yet, the last token at least: the logits after it."""
+        held = min(sequence.common_prefix(self.prompt), len(self.prompt) - 1)
+        self.cache.truncate(sequence, held)
+        self.timings.cached = held
+        self.sampler.accept(*self.prompt)
+        return self.step(sequence, self.prompt[held:])
+
+    def is_over(self, sequence: CacheSequence) -> bool:
+        """Whether it has stopped, or n_predict tokens are out, or the context has no room for the last one."""
+        spent = 0 <= self.n_predict <= len(self.ids)
+        if self.finish_reason is None and (
+            spent or (self.ids and len(sequence) >= self.cache.room(sequence))
+        ):
+            self.finish_reason = "length"
+        return self.finish_reason is not None
+
+    def show(self, piece: str) -> Iterator[str]:
+        text, stopped = self.stops.push(piece)
+        if stopped:
+            self.finish_reason = "stop"
+        if text:
+            yield text

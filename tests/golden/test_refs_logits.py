@@ -1,0 +1,69 @@
+"""Real models against ../shared/refs: logits of the same weights in F32, and greedy continuations."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import puna
+from puna.settings import Settings
+
+REFS = Path(__file__).resolve().parents[3] / "shared" / "refs"
+MODELS = {"smollm2": "smollm2-135m", "gemma3": "gemma3-270m"}
+NEAR_TIE = 0.05  # logits this close may swap with the rounding of another engine
+
+
+@functools.cache
+def loaded(name: str) -> puna.Model:
+    path = Settings.from_environment().models / f"{MODELS[name]}.gguf"
+    if not REFS.exists():
+        pytest.skip("reference data ../shared/refs is not here")
+    if not path.exists():
+        pytest.skip(f"{path.stem} is not pulled: puna pull {MODELS[name].replace('-', ':')}")
+    return puna.load(path, backend="reference", n_ctx=512)
+
+
+def reference(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((REFS / f"{name}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_of_a_passage(name: str) -> None:
+    """The normalised mean squared error against the F32 truth is at most 1e-5."""
+    model = loaded(name)
+    truth = np.load(REFS / f"{name}.npz")
+    got = model.logits(truth["tokens"])[truth["positions"]]
+    assert np.mean((got - truth["logits"]) ** 2) <= 1e-5 * np.mean(truth["logits"] ** 2)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_perplexity_of_a_passage(name: str) -> None:
+    """Perplexity of the passage equals the F32 truth's to a thousandth."""
+    model = loaded(name)
+    ids = np.load(REFS / f"{name}.npz")["tokens"]
+    logits = model.logits(ids)[:-1].astype(np.float64)
+    spread = logits - logits.max(axis=1, keepdims=True)
+    chosen = spread[np.arange(len(ids) - 1), ids[1:]] - np.log(np.exp(spread).sum(axis=1))
+    assert np.exp(-chosen.mean()) == pytest.approx(reference(name)["passage_perplexity_f32"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_continuations(name: str) -> None:
+    """The first 16 greedy tokens are the reference's, or where they first differ the two were nearly tied."""
+    model = loaded(name)
+    for text, expected in list(reference(name)["greedy"].items())[:4]:
+        prompt, want = model.tokenize(text), expected["ids"][:16]
+        stream = model.stream(prompt, len(want), temp=0)
+        list(stream)
+        got = stream.ids[: len(want)]
+        if got != want:
+            first = next(i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1])
+            logits = model.logits(prompt + want[:first])[-1]
+            gap = float(logits[got[first]] - logits[want[first]])
+            assert gap < NEAR_TIE, f"{text!r}: token {first} is {got[first]}, not {want[first]}, by {gap}"

@@ -15,7 +15,6 @@ from puna.settings import Settings
 
 REFS = Path(__file__).resolve().parents[3] / "shared" / "refs"
 MODELS = {"smollm2": "smollm2-135m", "gemma3": "gemma3-270m"}
-NEAR_TIE = 0.05  # logits this close may swap with the rounding of another engine
 
 
 @functools.cache
@@ -55,15 +54,22 @@ def test_perplexity_of_a_passage(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_continuations(name: str) -> None:
-    """The first 16 greedy tokens are the reference's, or where they first differ the two were nearly tied."""
-    model = loaded(name)
-    for text, expected in list(reference(name)["greedy"].items())[:4]:
-        prompt, want = model.tokenize(text), expected["ids"][:16]
+    """The first 16 greedy tokens are the reference's, or where they first differ the two were nearly tied.
+
+    The reference ran with quantised activations. Its error against the F32 truth is known, so tokens whose logits
+    are closer than that error are a tie that it could turn either way.
+    """
+    model, expected = loaded(name), reference(name)
+    for text, greedy in list(expected["greedy"].items())[:4]:
+        prompt, want = model.tokenize(text), greedy["ids"][:16]
         stream = model.stream(prompt, len(want), temp=0)
         list(stream)
-        got = stream.ids[: len(want)]
-        if got != want:
-            first = next(i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1])
-            logits = model.logits(prompt + want[:first])[-1]
-            gap = float(logits[got[first]] - logits[want[first]])
-            assert gap < NEAR_TIE, f"{text!r}: token {first} is {got[first]}, not {want[first]}, by {gap}"
+        got = stream.ids
+        if got[: len(want)] == want:
+            continue
+        first = next(i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1])
+        logits = model.logits(prompt + want[:first])[-1]
+        gap = float(logits[got[first]] - logits[want[first]])
+        noise = float(np.sqrt(expected["llamacpp_nmse_mean"] * np.mean(logits**2)))
+        print(f"{text!r}: token {first} is {got[first]}, not {want[first]}, by {gap:.3f} (noise {noise:.3f})")
+        assert gap < noise

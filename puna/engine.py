@@ -16,8 +16,7 @@ from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
 from puna.generation import Generation
 from puna.gguf import GGUFFile
-from puna.graph import Graph, check
-from puna.models.registry import find
+from puna.models.registry import build
 from puna.sampling import Sampler, SamplingParams
 from puna.settings import Settings
 from puna.tokenizer import chat
@@ -46,29 +45,26 @@ def load(
     Raises a PunaError that says what to change.
     """
     settings = Settings.from_environment()
-    file = GGUFFile.open(store.resolve(str(model), settings, progress=progress), mmap=mmap)  # load
-    graph, config = build(file)  # build graph
-    engine = backends.create(settings.backend or backend if backend == "auto" else backend, threads)
-    about = engine.describe()
-    lowered = plan.lower(graph, about.ops)  # plan
-    n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
-    kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
-    batch = min(positive(n_batch, "n_batch"), n_ctx)
-    steps = plan.make_plan(lowered, tokens=batch, rows=batch, kv=kv, scratch=engine.scratch)
-    memory = plan.regions(steps, engine.resident(lowered))
-    plan.refuse_too_large(memory, about.free, str(model))
-    program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute
-    return Model(file, config, engine, about, program, steps, KVCache(kv, n_ctx), memory)  # sample
+    path = store.resolve(str(model), settings, progress=progress)
+    with GGUFFile.open(path, mmap=mmap) as file:  # load; the tokenizer is built when it is first asked for
+        graph, config = build(file)  # build graph
+        engine = create_backend(backend, threads, settings)
+        about = engine.describe()
+        lowered = plan.lower(graph, about.ops)  # plan
+        n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
+        kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
+        batch = min(positive(n_batch, "n_batch"), n_ctx)
+        steps = plan.make_plan(lowered, tokens=batch, rows=batch, kv=kv, scratch=engine.scratch)
+        memory = plan.regions(steps, engine.resident(lowered))
+        plan.refuse_too_large(memory, about.free, str(model))
+        program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute
+        return Model(file, config, engine, about, program, steps, KVCache(kv, n_ctx), memory)  # sample
 
 
-def build(file: GGUFFile) -> tuple[Graph, models.ModelConfig]:
-    """The graph of a file's model. Raises ModelError for what Puna cannot run."""
-    path = str(file.path)
-    architecture = find(file.metadata.string("general.architecture"), path)
-    model = architecture(models.ModelConfig.read(file.metadata), models.Weights(file.tensors, path))
-    graph = model.build()
-    check(graph)
-    return graph, model.config
+def create_backend(name: str, threads: int | None, settings: Settings) -> Backend[Any, Any]:
+    """The backend asked for; what the call leaves open, the environment may decide."""
+    threads = settings.threads if threads is None else positive(threads, "threads (-t)")
+    return backends.create(settings.backend or name if name == "auto" else name, threads)
 
 
 def positive(value: int, where: str) -> int:
@@ -81,7 +77,7 @@ class Model(Vocabulary):
     """A loaded model. Use it from one thread at a time.
 
     config: hyper-parameters.  memory: bytes of the regions "weights", "compute", "kv" and "scratch".
-    plan: the kernel calls of a step.  notes: lines a user should see.
+    about: the backend's description.  plan: the kernel calls of a step.
     """
 
     def __init__(
@@ -99,9 +95,13 @@ class Model(Vocabulary):
         self.config, self.backend, self.about, self.memory = config, backend, about, memory
         self.program, self.plan, self.cache = program, steps, cache
         self.n_ctx, self.n_vocab = cache.n_ctx, int(steps.graph.output.type.shape[1])
-        self.notes = about.notes
-        if self.n_ctx > config.n_ctx_train:
-            self.notes += (f"a context of {self.n_ctx} exceeds the {config.n_ctx_train} of the training",)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that a user should see."""
+        trained = self.config.n_ctx_train
+        beyond = f"a context of {self.n_ctx} exceeds the {trained} that the model was trained on"
+        return (*self.about.notes, *super().notes, *([beyond] if self.n_ctx > trained else []))
 
     def logits(self, ids: Sequence[int], batch: int = 512) -> NDArray[np.float32]:
         """Logits after each id, in a context of its own: float32 [len(ids), vocabulary].
@@ -144,7 +144,8 @@ class Model(Vocabulary):
             raise RequestError(
                 f"the prompt has {len(ids)} tokens, the context {room}", fix="raise n_ctx (-c)"
             )
-        sampler = Sampler(SamplingParams(**sampling), self.n_vocab, end_ids=self.tokenizer.end_ids)
+        ends, breakers = self.tokenizer.end_ids, self.breakers
+        sampler = Sampler(SamplingParams(**sampling), self.n_vocab, end_ids=ends, breakers=breakers)
         return Generation(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence)
 
     def generate(self, prompt: str | Sequence[int], n_predict: int = 32, **options: Any) -> str:

@@ -75,7 +75,7 @@ class Generation(Iterator[str]):
     def run(self) -> Generator[str, None, None]:
         """The loop: prompt, then sample, show, and compute the next."""
         sequence = self.cache.open() if self.given is None else self.given
-        decoder = self.tokenizer.decoder()
+        decoder = self.tokenizer.decoder(skip_special=True, continues=True)
         started = time.perf_counter()
         try:
             logits = self.feed_prompt(sequence)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from puna import store, tokenizer
 from puna.gguf import GGUFFile
+from puna.sampling.penalties import Breakers, find_breakers
 from puna.settings import Settings
 from puna.tokenizer import Tokenizer
 
@@ -19,6 +20,16 @@ class Vocabulary:
     def __init__(self, file: GGUFFile) -> None:
         self.file, self.metadata = file, file.metadata
         self._tokenizer: Tokenizer | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was odd about the vocabulary, a line each; nothing before the tokenizer is built."""
+        return self._tokenizer.notes if self._tokenizer else ()
+
+    def breakers(self, texts: Sequence[str]) -> Breakers:
+        """The tokens that begin or end one of the texts: where DRY sampling forgets a repetition."""
+        pieces = [self.tokenizer.piece(token) for token in range(self.tokenizer.vocab_size)]
+        return find_breakers(texts, pieces, lambda text: self.tokenize(text, False, False))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -39,12 +50,19 @@ class Vocabulary:
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Iterable[int]) -> str:
-        """Text of ids. Raises RequestError for an id that is not in the vocabulary."""
-        return self.tokenizer.decode(list(ids))
+        """Text of ids, without the beginning and end marks that `tokenize` adds.
+
+        Raises RequestError for an id that is not in the vocabulary.
+        """
+        t, given = self.tokenizer, [int(i) for i in ids]
+        start = 1 if t.add_bos and given[:1] == [t.bos] else 0
+        stop = len(given) - (1 if t.add_eos and given[start:][-1:] == [t.eos] else 0)
+        return t.decode(given[start:stop])
 
 
 def load_tokenizer(model: str | Path) -> Vocabulary:
     """The vocabulary of a GGUF file, or of a model by name; its weights are not read."""
-    vocabulary = Vocabulary(GGUFFile.open(store.resolve(str(model), Settings.from_environment())))
+    with GGUFFile.open(store.resolve(str(model), Settings.from_environment())) as file:
+        vocabulary = Vocabulary(file)
     _ = vocabulary.tokenizer  # an unusable vocabulary is an error here
     return vocabulary

@@ -60,6 +60,10 @@ class ModelConfig:
         keys = Keys(metadata)
         layers, width = keys.count("block_count", most=MOST_LAYERS), keys.count("embedding_length")
         heads = keys.each_layer("attention.head_count", layers)
+        heads_kv = keys.each_layer("attention.head_count_kv", layers, default=heads)
+        uneven = next((pair for pair in zip(heads, heads_kv, strict=True) if pair[0] % pair[1]), None)
+        if uneven:
+            raise keys.error("attention.head_count_kv", "{} heads do not divide among {}".format(*uneven))
         head_k = keys.count("attention.key_length", default=width // max(1, heads[0]))
         factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0) or 1.0
         return cls(
@@ -69,11 +73,11 @@ class ModelConfig:
             n_ctx_train=keys.count("context_length"),
             n_ff=keys.each_layer("feed_forward_length", layers),
             n_head=heads,
-            n_head_kv=keys.each_layer("attention.head_count_kv", layers, default=heads),
+            n_head_kv=heads_kv,
             head_k=head_k,
             head_v=keys.count("attention.value_length", default=width // max(1, heads[0])),
             norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-            rope_dims=keys.count("rope.dimension_count", default=head_k),
+            rope_dims=keys.rope_dims(head_k),
             rope_base=keys.number("rope.freq_base", 10000.0),
             rope_base_windowed=keys.number("rope.freq_base_swa", 0.0) or None,
             rope_factor=1.0 if keys.scaling == "none" else factor,
@@ -130,7 +134,7 @@ class Keys:
         name = f"{self.architecture}.{key}"
         if name not in self.metadata and default is not None:
             return tuple(default)
-        if self.metadata.type_of(name) is not ValueType.ARRAY:
+        if name not in self.metadata or self.metadata.type_of(name) is not ValueType.ARRAY:
             return (self.count(key),) * layers
         values = tuple(int(v) for v in self.metadata.integers(name))
         if len(values) != layers:
@@ -151,6 +155,12 @@ class Keys:
         if len(flags) != layers:
             raise self.error(key, f"{len(flags)} values for {layers} layers")
         return flags
+
+    def rope_dims(self, head_k: int) -> int:
+        dims = self.count("rope.dimension_count", default=head_k)
+        if dims % 2 or dims > head_k:
+            raise self.error("rope.dimension_count", f"cannot rotate {dims} values of a head of {head_k}")
+        return dims
 
     def yarn(self) -> Yarn:
         return Yarn(

@@ -11,9 +11,26 @@ from collections.abc import Mapping
 
 import puna.models
 from puna.errors import ModelError
+from puna.gguf import GGUFFile
+from puna.graph import Graph, SpecError, check
+from puna.models.config import ModelConfig
 from puna.models.decoder import Decoder
+from puna.models.weights import Weights
 
-__all__ = ["architectures", "find"]
+__all__ = ["architectures", "build", "find"]
+
+
+def build(file: GGUFFile) -> tuple[Graph, ModelConfig]:
+    """The graph of a file's model. Raises ModelError for what Puna cannot run."""
+    path = str(file.path)
+    architecture = find(file.metadata.string("general.architecture"), path)
+    model = architecture(ModelConfig.read(file.metadata), Weights(file.tensors, path))
+    try:
+        graph = model.build()
+        check(graph)
+    except SpecError as error:
+        raise ModelError(f"the hyper-parameters do not fit together: {error}", where=path) from error
+    return graph, model.config
 
 
 def find(architecture: str, path: str) -> type[Decoder]:

@@ -109,6 +109,13 @@ def test_typical_p_keeps_the_nearest_to_the_entropy(p: float, min_keep: int) -> 
     assert set(found) == (set(range(200)) if p == 1 else set(kept))
 
 
+def test_typical_p_must_be_exceeded() -> None:
+    """A sum that equals p is not enough for typical_p, unlike for top_p."""
+    four = Candidates(np.zeros(4, np.float32))
+    assert len(filters.typical_p(four, 0.5).logits) == 3
+    assert len(filters.top_p(four, 0.5).logits) == 2
+
+
 def test_top_n_sigma_ignores_what_is_ruled_out() -> None:
     """top_n_sigma measures the deviation of the finite logits alone."""
     logits = logits_of(400, 5)
@@ -147,13 +154,14 @@ def test_temperature_divides_and_freezes() -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
-def test_dynamic_temperature_follows_the_entropy(exponent: float) -> None:
-    """The dynamic temperature is low + (high - low) * (entropy / log n)^exponent."""
+@pytest.mark.parametrize(("spread", "low"), [(0.5, 0.3), (1.0, 0.0)])
+def test_dynamic_temperature_follows_the_entropy(exponent: float, spread: float, low: float) -> None:
+    """The dynamic temperature is low + (high - low) * (entropy / log n)^exponent, low being at least 0."""
     logits = logits_of(50, 6).tolist()
     chances = softmax(logits)
     share = -math.fsum(chance * math.log(chance) for chance in chances) / math.log(50)
-    expected = 0.3 + (1.3 - 0.3) * share**exponent
-    found = temperature.dynamic_temperature(Candidates(np.array(logits, np.float32)), 0.8, 0.5, exponent)
+    expected = low + (0.8 + spread - low) * share**exponent
+    found = temperature.dynamic_temperature(Candidates(np.array(logits, np.float32)), 0.8, spread, exponent)
     assert np.allclose(found.logits, np.array(logits) / expected, rtol=1e-5)
 
 

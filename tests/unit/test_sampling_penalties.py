@@ -28,8 +28,8 @@ def test_bias_adds_and_rules_out() -> None:
 
 def test_penalties_scale_by_sign_and_count() -> None:
     """Repetition divides positive logits and multiplies others; frequency counts, presence does not."""
-    found = penalties(Candidates(LOGITS), ints([0, 1, 1, 2, 0, 0]), 2.0, 0.5, 0.25)
-    expected = [2.0 / 2 - 1.5 - 0.25, -1.0 * 2 - 1.0 - 0.25, 0.0 - 0.5 - 0.25, 3.0, -np.inf, 0.5]
+    found = penalties(Candidates(LOGITS), ints([0, 1, 1, 2, 0, 0, 5]), 2.0, 0.5, 0.25)
+    expected = [2.0 / 2 - 1.75, -1.0 * 2 - 1.25, 0.0 - 0.75, 3.0, -np.inf, 0.5 / 2 - 0.75]
     assert found.logits.tolist() == expected
 
 
@@ -95,6 +95,7 @@ def test_dry_breaker_of_several_tokens() -> None:
     assert dry(Candidates(logits), window, {1: [(5,)]}, 1.0, 2.0, 2).logits[3] == -2
     assert dry(Candidates(logits), window, {7: [(1,)]}, 1.0, 2.0, 1).logits[3] == -1
     assert dry(Candidates(logits), window, {7: [(1,)]}, 1.0, 2.0, 2).logits[3] == 0
+    assert dry(Candidates(logits), window, {7: [(), (1,)]}, 1.0, 2.0, 2).logits[3] == 0
 
 
 PIECES = [b"a", b"b", b"c", b"ab", b"xa", b"xabc", b"bc", "é".encode(), b"\xc3"]

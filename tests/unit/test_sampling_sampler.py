@@ -183,9 +183,12 @@ def test_random_seed_can_be_used_again() -> None:
     assert draws(one) == draws(Sampler(SamplingParams(seed=one.seed), VOCAB))
 
 
-def test_clone_goes_its_own_way() -> None:
+@pytest.mark.parametrize(
+    "given", [{"mirostat": 2}, {"repeat_penalty": 1.5, "xtc_probability": 0.3, "repeat_last_n": 8}]
+)
+def test_clone_goes_its_own_way(given: dict[str, Any]) -> None:
     """A clone goes on as the original would, and neither changes the other."""
-    sampler = Sampler(SamplingParams(seed=1, repeat_penalty=1.5, mirostat=2), VOCAB)
+    sampler = Sampler(SamplingParams(seed=1, **given), VOCAB)
     draws(sampler, 20)
     clone = sampler.clone()
     assert draws(clone) == draws(sampler)
@@ -219,6 +222,7 @@ def test_callables_stand_anywhere() -> None:
     seen: list[tuple[list[float], list[int]]] = []
 
     def favour(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        assert not ids.flags.writeable
         seen.append((logits.tolist(), ids.tolist()))
         return np.where(np.arange(4) == 0, 9, logits)
 

@@ -25,7 +25,9 @@ class QuantType(ABC):
     zero     code that stands for the scale's multiple 0; codes are unsigned, so an integer kernel multiplies
              them as they are and subtracts zero * (sum of the other side) once a group
 
-    A float type has no scale: its codes are the values, as f32 lanes.
+    A scale is written as unit(x) * step(x, g): a half float that all groups of a block share, and a small
+    integer of the group, where the type has one; an offset likewise, as low(x) * low_step(x, g). Backends store
+    these parts as they are. A float type has no unit: its codes are the values, as f32 lanes.
     """
 
     id: int
@@ -39,13 +41,29 @@ class QuantType(ABC):
     def codes(self, x: Block, g: int) -> Lanes:
         """The codes of group g in order: `group` lanes, u8 (f32 in a float type)."""
 
+    def unit(self, x: Block) -> Lanes | None:
+        """The factor of all scales of a block, one f32 lane that holds a half float; None in a float type."""
+        return None
+
+    def step(self, x: Block, g: int) -> Lanes | None:
+        """What the unit is multiplied by for group g: one u8 or i8 lane; None stands for 1."""
+        return None
+
+    def low(self, x: Block) -> Lanes | None:
+        """The factor of all offsets of a block, as `unit`; None where the type has no offsets."""
+        return None
+
+    def low_step(self, x: Block, g: int) -> Lanes | None:
+        """What `low` is multiplied by for group g, as `step`."""
+        return None
+
     def scale(self, x: Block, g: int) -> Lanes | None:
         """The scale of group g, one f32 lane; None in a float type."""
-        return None
+        return product(self.unit(x), self.step(x, g))
 
     def offset(self, x: Block, g: int) -> Lanes | None:
         """The offset of group g, one f32 lane; None where the type has none."""
-        return None
+        return product(self.low(x), self.low_step(x, g))
 
     def values(self, x: Block, g: int) -> Lanes:
         """The values of group g: `group` f32 lanes."""
@@ -68,12 +86,17 @@ class QuantType(ABC):
     @property
     def is_float(self) -> bool:
         """Whether codes are the values themselves."""
-        return type(self).scale is QuantType.scale
+        return type(self).unit is QuantType.unit
 
     @property
     def has_offset(self) -> bool:
         """Whether groups have an offset."""
-        return type(self).offset is not QuantType.offset
+        return type(self).low is not QuantType.low
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether groups have steps, for scales and for offsets alike."""
+        return type(self).step is not QuantType.step
 
     @property
     def bits_per_weight(self) -> float:
@@ -88,3 +111,7 @@ class QuantType(ABC):
 
     def __repr__(self) -> str:
         return self.name
+
+
+def product(unit: Lanes | None, step: Lanes | None) -> Lanes | None:
+    return unit if unit is None or step is None else unit * step.f32()

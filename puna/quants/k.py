@@ -14,11 +14,17 @@ class KAffine(QuantType):
 
     block, group = 256, 32
 
-    def scale(self, x: Block, g: int) -> Lanes:
-        return x.f16(0) * six_bits(x, g, 4).f32()
+    def unit(self, x: Block) -> Lanes:
+        return x.f16(0)
 
-    def offset(self, x: Block, g: int) -> Lanes:
-        return -(x.f16(2) * six_bits(x, g, 8).f32())
+    def step(self, x: Block, g: int) -> Lanes:
+        return six_bits(x, g, 4)
+
+    def low(self, x: Block) -> Lanes:
+        return -x.f16(2)
+
+    def low_step(self, x: Block, g: int) -> Lanes:
+        return six_bits(x, g, 8)
 
 
 class Q4_K(KAffine):
@@ -48,8 +54,11 @@ class Q6_K(QuantType):
 
     id, block, bytes, group, bits, zero = 14, 256, 210, 16, 6, 32
 
-    def scale(self, x: Block, g: int) -> Lanes:
-        return x.f16(208) * x.i8(192 + g).f32()
+    def unit(self, x: Block) -> Lanes:
+        return x.f16(208)
+
+    def step(self, x: Block, g: int) -> Lanes:
+        return x.i8(192 + g)
 
     def codes(self, x: Block, g: int) -> Lanes:
         low = (x.u8(g // 8 * 64 + g % 4 * 16, 16) >> g // 4 % 2 * 4) & 15

@@ -76,7 +76,7 @@ class BytePair:
         if self._pre.byte_level:
             return self._merge(text)
         text = text.replace(" ", SPACE)
-        if not self._pre.whole_newlines:
+        if not self._pre.gemma4:
             return self._merge(text)
         ids: list[int] = []
         for line in re.findall(r"[^\n]+|\n+", text):

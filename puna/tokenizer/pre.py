@@ -7,7 +7,7 @@ Each is a fact of the models that use it, from their own tokenizer files, under 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 __all__ = ["PRE", "Pre"]
 
@@ -22,7 +22,7 @@ class Pre:
     default_bos: without an id in the file, the kind's default BOS holds.
     ignore_merges: a word that is a token is that token, whatever the merges say.
     byte_level: words are written in GPT-2's byte alphabet; else in UTF-8, with spaces as U+2581.
-    whole_newlines: a run of newlines that is a token is that token.
+    gemma4: a run of newlines that is a token is that token; and BOS is always added, since files say wrongly not to.
     """
 
     splits: tuple[str, ...]
@@ -31,7 +31,7 @@ class Pre:
     default_bos: bool = True
     ignore_merges: bool = False
     byte_level: bool = True
-    whole_newlines: bool = False
+    gemma4: bool = False
 
 
 CONTRACTION = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -174,6 +174,6 @@ ROWS: tuple[tuple[str, Pre], ...] = (
         ),
     ),
     ("sarvam-moe", Pre((LINES,), byte_level=False)),
-    ("gemma4 granite-embed-multi-311m", Pre((LINES,), byte_level=False, whole_newlines=True)),
+    ("gemma4 granite-embed-multi-311m", Pre((LINES,), byte_level=False, add_bos=True, gemma4=True)),
 )
-PRE: Mapping[str, Pre] = {name: replace(pre) for names, pre in ROWS for name in names.split()}
+PRE: Mapping[str, Pre] = {name: pre for names, pre in ROWS for name in names.split()}

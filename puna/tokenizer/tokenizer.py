@@ -168,23 +168,32 @@ def chat_templates(metadata: Metadata) -> Mapping[str, str]:
     return named if default is None else {**named, "default": default}
 
 
-def load_byte_pair(metadata: Metadata, name: str | None = None) -> Tokenizer:
-    """name: of the pre-tokenizer, where the kind decides it."""
-    notes = []
-    if name is None:
-        name = metadata.string(PREFIX + "pre", default=None)
-    if name is None:
-        name = "default"
-        notes.append(
-            f"{PREFIX + 'pre'!r} is missing: pre-tokenizer 'default' is used, which may not be the model's"
-        )
-    pre = find_pre(metadata, name)
+def load_gpt2(metadata: Metadata) -> Tokenizer:
+    key, notes = PREFIX + "pre", []
+    if key not in metadata:
+        notes.append(f"{key!r} is missing: pre-tokenizer 'default' is used, which may not be the model's")
+    pre = find_pre(metadata, metadata.string(key, default="default"))
+    defaults = {"bos": 11, "eos": 11} if pre.default_bos else {"eos": 11}
+    return load_byte_pair(metadata, pre, defaults, notes)
+
+
+def load_gemma4(metadata: Metadata) -> Tokenizer:
+    return load_byte_pair(metadata, PRE["gemma4"], {}, [])
+
+
+def load_byte_pair(metadata: Metadata, pre: Pre, defaults: Mapping[str, int], notes: list[str]) -> Tokenizer:
     if MERGES_KEY not in metadata:
         raise TokenizerError(f"the merges ({MERGES_KEY!r}) are missing", where=metadata.where)
-    vocabulary = TokenTable.read(metadata, {"eos": 11, **({"bos": 11} if pre.default_bos else {})})
+    vocabulary = TokenTable.read(metadata, defaults)
     model = BytePair(vocabulary, pre, metadata.strings(MERGES_KEY))
     notes += model.notes
-    return Tokenizer(vocabulary, model, metadata, add_bos=pre.add_bos, add_sep=pre.add_sep, notes=notes)
+    tokenizer = Tokenizer(vocabulary, model, metadata, add_bos=pre.add_bos, add_sep=pre.add_sep, notes=notes)
+    if pre.gemma4 and not tokenizer.add_bos and tokenizer.bos is not None:
+        tokenizer.add_bos = True
+        tokenizer.notes += (
+            f"{PREFIX + 'add_bos_token'!r} is false: BOS is added all the same, as Gemma 4 needs it",
+        )
+    return tokenizer
 
 
 def find_pre(metadata: Metadata, name: str) -> Pre:
@@ -196,10 +205,6 @@ def find_pre(metadata: Metadata, name: str) -> Pre:
             fix=f"the nearest known are {', '.join(nearest or PRE)}",
         )
     return PRE[name]
-
-
-def load_gemma4(metadata: Metadata) -> Tokenizer:
-    return load_byte_pair(metadata, "gemma4")
 
 
 def load_sentence_piece(metadata: Metadata) -> Tokenizer:
@@ -221,7 +226,7 @@ def load_sentence_piece(metadata: Metadata) -> Tokenizer:
 
 
 KINDS: Mapping[str, Callable[[Metadata], Tokenizer]] = {
-    "gpt2": load_byte_pair,
+    "gpt2": load_gpt2,
     "llama": load_sentence_piece,
     "gemma4": load_gemma4,
 }

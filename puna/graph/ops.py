@@ -149,6 +149,11 @@ def select(types: Sequence[Type], attrs: Attrs) -> Type:
     return Type(types[0].dtype, ("R", *types[0].shape[1:]))
 
 
+def quantized(types: Sequence[Type], attrs: Attrs) -> Type:
+    need(types[0].dtype == "f32" and cast(int, types[0].shape[-1]) % 32 == 0, f"cannot cut {types[0]} into 32s")
+    return Type("q8", types[0].shape)
+
+
 def gated(types: Sequence[Type], attrs: Attrs) -> Type:
     need(types[0] == types[1], f"{types[0]} is not {types[1]}")
     need(attrs["act"] in {"silu", "gelu"}, f"no such gate: {attrs['act']}")
@@ -185,6 +190,13 @@ OPS: Mapping[str, Op] = {
         ("q", "kv"), ("scale", "window", "softcap"), attend, "causal attention over the cached keys"
     ),
     "select": Op(("x",), (), select, "the rows whose logits are asked for"),
+    "quantize": Op(
+        ("x",),
+        (),
+        quantized,
+        "x rounded to 8 bits in spans of 32: what byte dots take; a backend without them keeps x",
+        lambda n: n.inputs[0],
+    ),
     "norm": Op(
         ("x", "w"),
         ("eps",),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from puna.graph import OPS, Graph, Node, make
 from puna.graph.node import Type
+from puna.quants import by_name
 
 __all__ = ["PASSES", "expand", "lower", "rewrite"]
 
@@ -102,11 +103,27 @@ def select_early(graph: Graph) -> Graph:
     return Graph(new[graph.output])
 
 
+def quantize_inputs(graph: Graph) -> Graph:
+    """linear(x, w) -> linear(quantize(x), w) for quantised weights; x is quantised once for all that read it."""
+    made: dict[Node, Node] = {}
+
+    def rule(node: Node) -> Node | None:
+        if node.op not in {"linear", "linear_experts"} or by_name(node.inputs[1].type.dtype).is_float:
+            return None
+        x, *rest = node.inputs
+        if x not in made:
+            made[x] = make("quantize", x)
+        return make(node.op, made[x], *rest)
+
+    return rewrite(graph, rule)
+
+
 PASSES: Mapping[str, Callable[[Graph], Graph]] = {
     "share": share,
     "fuse_norm": fuse_norm,
     "fuse_gate": fuse_gate,
     "select_early": select_early,
+    "quantize_inputs": quantize_inputs,
 }
 
 

@@ -82,30 +82,74 @@ def test_select_moves_above_the_last_feed_forward() -> None:
     assert all(operand.type.shape[0] == "T" for n in stores for operand in n.inputs)
 
 
-def planned(graph: Graph, tokens: int = 7, rows: int = 3) -> Plan:
+ROW_OPS = frozenset(
+    {"embed", "norm", "rms_norm", "rope", "kv_store", "gated", "silu", "mul", "add", "select"}
+)
+
+
+def planned(graph: Graph, tokens: int = 7, rows: int = 3, row_ops: frozenset[str] = frozenset()) -> Plan:
     kv = KVLayout.of(graph, 100, "F32", "F16")
-    return make_plan(graph, tokens=tokens, rows=rows, kv=kv, scratch=lambda node, t, r, kv: 8 * t)
+    return make_plan(
+        graph, tokens=tokens, rows=rows, kv=kv, scratch=lambda node, t, r, kv: 8 * t, row_ops=row_ops
+    )
 
 
+@pytest.mark.parametrize("row_ops", [frozenset(), ROW_OPS])
 @pytest.mark.parametrize("ops", [(), ALL_OPS])
-def test_live_values_never_share_bytes(ops: frozenset[str]) -> None:
-    """At every call, values still to be read lie apart, except where the plan lets a result replace an operand."""
-    plan = planned(lower(decoder(3), ops))
-    order = {node: i for i, node in enumerate(plan.graph.nodes)}
-    last = {operand: order[node] for node in plan.graph.nodes for operand in node.inputs}
-    roots = {node: root_of(node) for node in plan.buffers}
-    for a, b in itertools.combinations(plan.buffers, 2):
-        if roots[a] is roots[b] or plan.buffers[a].offset is None or plan.buffers[b].offset is None:
-            continue
-        first, second = (a, b) if order[a] < order[b] else (b, a)
-        if last.get(first, 0) < order[second]:
+def test_live_values_never_share_bytes(ops: frozenset[str], row_ops: frozenset[str]) -> None:
+    """Values alive in the same stage lie apart, except where a result replaces an operand it reads last."""
+    plan = planned(lower(decoder(3), ops), row_ops=row_ops)
+    stage = {node: record.stage for record in plan.records for node in record.nodes}
+    place = {node: i for i, node in enumerate(n for record in plan.records for n in record.nodes)}
+    for node in plan.graph.nodes:  # a reshape is where its operand is
+        if node.op == "reshape":
+            stage[node], place[node] = stage[node.inputs[0]], place[node.inputs[0]]
+    readers: dict[Node, list[Node]] = {}
+    for node in plan.graph.nodes:
+        for operand in node.inputs:
+            readers.setdefault(root_of(operand), []).append(node)
+    placed = {root_of(node): buffer for node, buffer in plan.buffers.items() if buffer.offset is not None}
+    for a, b in itertools.combinations(placed, 2):
+        first, second = (a, b) if place[a] < place[b] else (b, a)
+        if max(stage[r] for r in readers.get(first, [first])) < stage[second]:
             continue  # dead before the other is made
-        if last.get(first, 0) == order[second] and second.op in ELEMENTWISE and first in second.inputs:
-            continue  # overwritten by its last reader
-        x, y = plan.buffers[a], plan.buffers[b]
+        if placed[first] == placed[second]:
+            # Overwritten: its last reader is the second, or what the second itself overwrote.
+            assert second.op in ELEMENTWISE
+            assert max(place[r] for r in readers[first]) <= place[second]
+            continue
+        x, y = placed[a], placed[b]
         assert x.offset is not None
         assert y.offset is not None
         assert x.offset + x.nbytes <= y.offset or y.offset + y.nbytes <= x.offset, (a, b)
+
+
+def test_row_operations_join() -> None:
+    """A chain of row operations is one record, whose inner values take no memory of the step."""
+    plan = planned(lower(decoder(2), ALL_OPS), row_ops=ROW_OPS)
+    kernels = [record.kernel for record in plan.records]
+    assert kernels[0] == "embed+norm"
+    assert "add+norm" in kernels
+    assert "rope+rope+kv_store" in kernels
+    assert len(plan.records) < len(planned(lower(decoder(2), ALL_OPS)).records)
+    linears = [r.stage for r in plan.records if r.kernel == "linear"]
+    assert linears[:3] == [1, 1, 1]
+
+
+def test_stages_follow_their_operands() -> None:
+    """Whatever a record reads was made in an earlier stage, or earlier in the record itself."""
+    for row_ops in (frozenset(), ROW_OPS):
+        plan = planned(lower(decoder(2), ALL_OPS), row_ops=row_ops)
+        made: dict[Node, int] = {}
+        for record in plan.records:
+            for node in record.nodes:
+                for operand in map(root_of, node.inputs):
+                    if operand.op not in {"weight", "tokens"}:
+                        assert (
+                            made[operand] < record.stage
+                            or operand in record.nodes[: record.nodes.index(node)]
+                        )
+                made[node] = record.stage
 
 
 def root_of(node: Node) -> Node:

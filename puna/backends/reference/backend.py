@@ -140,8 +140,8 @@ class ReferenceBackend(Backend[Weights, Program]):
 
         with self.pools.limit(limits=self.threads):
             for record in plan.records:
-                node = record.node
-                KERNELS[record.kernel](step, node, operand(node), *map(operand, node.inputs))
+                for node in record.nodes:
+                    KERNELS[node.op](step, node, operand(node), *map(operand, node.inputs))
 
 
 def only_gathered(graph: Graph, node: Node) -> bool:

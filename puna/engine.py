@@ -54,7 +54,9 @@ def load(
         n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
         kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
         batch = min(positive(n_batch, "n_batch"), n_ctx)
-        steps = plan.make_plan(lowered, tokens=batch, rows=batch, kv=kv, scratch=engine.scratch)
+        steps = plan.make_plan(
+            lowered, tokens=batch, rows=batch, kv=kv, scratch=engine.scratch, row_ops=about.row_ops
+        )
         memory = plan.regions(steps, engine.resident(lowered))
         plan.refuse_too_large(memory, about.free, str(model))
         program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute

@@ -35,7 +35,7 @@ class Description:
     """What a backend is and has.
 
     device: for people, such as "2 threads, OpenBLAS 0.3.29".  free: bytes of memory that can be used.
-    ops: the operations it has kernels for, fused ones among them.
+    ops: the operations it has kernels for, fused ones among them.  row_ops: those it can join into one call, row by row.
     kv_types: types it can hold keys and values in, the default first.
     notes: lines that a user must see, such as a fallback.
     """
@@ -45,6 +45,7 @@ class Description:
     free: int
     ops: frozenset[str]
     kv_types: tuple[str, ...]
+    row_ops: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     def kv_type(self, asked: str | None) -> str:

@@ -1,9 +1,10 @@
-"""Run the command line in this process, with streams of its own."""
+"""Run the command line in this process, with streams of its own, on the reference backend."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tiny_model import ALPHABET, write_tiny
 
 from puna.cli.main import main
 
+BACKEND = {"PUNA_BACKEND": "reference"}  # these are no tests of a backend
 ENDLESS = {**ALPHABET, "z": "a"}
 
 
@@ -66,6 +68,7 @@ def puna(
     typed: what a person at the terminal types, a line each, or an exception that reading raises.
     """
     with (
+        mock.patch.dict(os.environ, BACKEND),
         streams(stdin, tty, encoding) as (out, err),
         mock.patch("builtins.input", side_effect=[*typed, EOFError]),
     ):

@@ -11,6 +11,10 @@ from tiny_model import write_tiny
 
 from puna.cli import main
 
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system prompt, please') }}{% endif %}x"
+)
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -113,6 +117,11 @@ def test_input_that_is_not_utf8(model: Path) -> None:
         (["-p", "a", "-cnv", "--chat-template-file", "no.jinja"], "no.jinja: cannot read the file"),
         (["-cnv", "--chat-template", "chatml", "--chat-template-file", "x"], "both --chat-template and"),
         (["-p", "a", "-sys", "a", "-sysf", "b"], "both -sys and -sysf are given"),
+        (
+            ["-p", "a", "-sys", "a", "-no-cnv"],
+            "-sys: without a conversation it means nothing; leave out -no-cnv",
+        ),
+        (["-p", "a", "-sys", "no", "--chat-template", NO_SYSTEM], "no system prompt, please"),
     ],
 )
 def test_requests_that_cannot_be_honoured(model: Path, words: list[str], message: str) -> None:
@@ -162,6 +171,16 @@ def test_bugs_ask_to_be_reported() -> None:
     assert plain.error.startswith("unexpected ZeroDivisionError: division by zero; this is a bug in Puna")
     assert "Traceback" not in plain.err
     assert "Traceback" in debug.err
+
+
+def test_too_little_memory() -> None:
+    """Running out of memory is no bug: the line says what to lower."""
+    with mock.patch.object(main, "command", side_effect=MemoryError):
+        result = puna("list")
+    assert (result.status, result.error) == (
+        2,
+        "out of memory; lower the context (-c), or take a smaller model",
+    )
 
 
 def test_interrupt_before_the_text(model: Path) -> None:

@@ -67,7 +67,7 @@ OTHERS: list[tuple[str, str | None, str, Any]] = [
     ("--chat-template", "{{ x }}", "chat_template", "{{ x }}"),
     ("--chat-template-file", "t.jinja", "chat_template_file", "t.jinja"),
     ("-cnv --conversation", None, "conversation", True),
-    ("-no-cnv --no-conversation", None, "no_conversation", True),
+    ("-no-cnv --no-conversation", None, "conversation", False),
     ("--no-display-prompt", None, "no_display_prompt", True),
     ("--dump-graph", None, "dump_graph", True),
     ("--dump-plan", None, "dump_plan", True),

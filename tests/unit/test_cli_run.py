@@ -33,13 +33,13 @@ def test_opening_and_summary(model: Path) -> None:
     """Standard error says once at the start what runs on what, and at the end speed and memory by region."""
     result = puna("run", model, "-p", "from w")
     first, last = result.err.split("\n\n")
-    assert first.startswith(f"{model} (llama) on reference: NumPy")
+    assert re.fullmatch(rf"{re.escape(str(model))} \(llama\) on \w+: .*\d threads?.*", first)
     assert re.search(
         r"prompt +6 tokens, [\d.]+ tokens/s, first token after [\d.]+ s\n"
         r"generated +4 tokens, [\d.]+ tokens/s\n"
-        r"memory +weights 432.8 KiB, compute buffer [\d.]+ KiB, KV cache 128.0 KiB, scratch [\d.]+ .iB, "
-        r"total [\d.]+ MiB\n"
-        r"model +.*alphabet.gguf on reference: NumPy .*\n$",
+        r"memory +weights [\d.]+ .?i?B, compute buffer [\d.]+ .?i?B, KV cache [\d.]+ .?i?B, scratch [\d.]+ .?i?B, "
+        r"total [\d.]+ .?i?B\n"
+        r"model +.*alphabet.gguf on \w+: .*\n$",
         last,
     )
 
@@ -138,8 +138,9 @@ def test_loading_flags_change_no_text(model: Path, words: list[str]) -> None:
 def test_loading_flags_arrive(model: Path) -> None:
     """The loading flags reach puna.load under its own names."""
     with mock.patch.object(package, "load", side_effect=package.PunaError("seen"), create=True) as load:
-        words = "-c 64 -b 8 -t 2 -ctk q8_0 -ctv f16 --backend blas --no-mmap".split()
-        assert puna("run", model, "-p", "a", *words).error == "seen"
+        numbers = ("-c", "64", "-b", "8", "-t", "2")
+        words = ("-ctk", "q8_0", "-ctv", "f16", "--backend", "blas", "--no-mmap")
+        assert puna("run", model, "-p", "a", *numbers, *words).error == "seen"
     (name,), given = load.call_args
     assert name == str(model)
     assert {**given, "progress": None} == {
@@ -182,7 +183,7 @@ def test_dump_graph_and_plan(model: Path) -> None:
     graph = puna("run", model, "--dump-graph")
     assert "embed(token_embd.weight, " in graph.out.splitlines()[1]
     plan = puna("run", model, "--dump-plan")
-    assert plan.out.startswith("kernel ")
+    assert "kernel" in plan.out.splitlines()[0]
     assert "compute buffer" in plan.out.splitlines()[-1]
     assert graph.status == plan.status == 0
     assert graph.err == plan.err == ""
@@ -192,8 +193,9 @@ def test_notes_are_shown(tmp_path: Path) -> None:
     """What the user must know about the file or the context stands after the opening line."""
     model = alphabet(tmp_path, n_ctx=32, metadata={"tokenizer.ggml.pre": None})
     notes = [line for line in puna("run", model, "-p", "w", "-c", 64).err.splitlines() if "note:" in line]
-    assert "a context of 64 exceeds the 32 of the training" in notes[0]
-    assert "'tokenizer.ggml.pre' is missing" in notes[1]
+    assert len(notes) == 2
+    assert any("a context of 64 exceeds the 32 that the model was trained on" in note for note in notes)
+    assert any("'tokenizer.ggml.pre' is missing" in note for note in notes)
 
 
 def test_without_a_prompt_a_terminal_gets_a_conversation(model: Path, tmp_path: Path) -> None:
@@ -206,8 +208,10 @@ def test_without_a_prompt_a_terminal_gets_a_conversation(model: Path, tmp_path: 
     assert "prompt is empty" in puna("run", plain, tty="in").error
 
 
-@pytest.mark.parametrize("words", [["-cnv"], ["-sys", "Be brief."]])
+@pytest.mark.parametrize(
+    "words", [["-cnv"], ["-sys", "Be brief."], ["--chat-template", "chatml"], ["-no-cnv", "-cnv"]]
+)
 def test_conversation_on_demand(model: Path, words: list[str]) -> None:
-    """-cnv and -sys make the prompt the first message, and standard input the next ones."""
+    """-cnv, and what implies it, make the prompt the first message, and standard input the next ones."""
     result = puna("-m", model, "-p", "hi", *words, stdin=b"again\n")
     assert result.out == "abcdefghijklmnopqrstuvwxyz\n" * 2

@@ -75,4 +75,6 @@ def reader(lines: list[str]) -> Callable[[str], str]:
 )
 def test_messages_of_several_lines(lines: list[str], expected: str) -> None:
     """A backslash at the end continues a line; three quotes open and close a block."""
-    assert message(reader(lines)) == expected
+    typed = message(reader(lines))
+    assert typed.text == expected
+    assert typed.quoted == lines[0].startswith(("'''", '"""'))

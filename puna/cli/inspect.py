@@ -1,0 +1,174 @@
+"""`puna inspect`: what a GGUF file holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from puna.cli import options
+from puna.cli.parser import Parser
+from puna.cli.text import columns, printable
+from puna.errors import RequestError
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile, TensorInfo
+
+__all__ = ["build", "run"]
+
+SHOWN = 8  # elements of an array, before it is cut
+WIDTH = 100  # characters of a text, before it is cut
+
+
+def build(prog: str) -> Parser:
+    """The command's options."""
+    parser = Parser(prog, "Show a GGUF file's metadata, tensors and sizes.")
+    options.add_name(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--metadata", metavar="KEY", help="print the whole value of one metadata key")
+    return parser
+
+
+def run(prog: str, argv: Sequence[str]) -> int:
+    """Run the command. Raises PunaError."""
+    arguments = build(prog).parse(argv)
+    with options.open_file(arguments) as file:
+        if arguments.metadata is not None:
+            print(one_value(file, arguments.metadata, arguments.json))
+        elif arguments.json:
+            print(json.dumps(as_json(file), indent=2, allow_nan=False))
+        else:
+            print("\n".join([*file_lines(file), "", *metadata_lines(file), "", *tensor_lines(file)]))
+    return 0
+
+
+def one_value(file: GGUFFile, key: str, as_text: bool) -> str:
+    """A metadata value, nothing cut."""
+    if key not in file.metadata:
+        import difflib
+
+        near = difflib.get_close_matches(key, file.metadata, n=3, cutoff=0.4)
+        fix = f"the nearest are {', '.join(near)}" if near else "puna inspect lists the keys"
+        raise RequestError(f"there is no metadata key {key!r}", where=str(file.path), fix=fix)
+    value = plain(file.metadata[key])
+    if as_text or not isinstance(value, str):
+        return json.dumps(value, allow_nan=False, ensure_ascii=as_text)
+    return printable(value, keep="\n\t")
+
+
+def file_lines(file: GGUFFile) -> list[str]:
+    from puna.plan import human
+
+    parts = f" in {len(file.paths)} files" if len(file.paths) > 1 else ""
+    name, form = printable(str(file.path)), f"GGUF version {file.version}, {file.byteorder}-endian"
+    return [f"{name}: {form}, {human(file.size)}{parts}, alignment {file.alignment}"]
+
+
+def metadata_lines(file: GGUFFile) -> list[str]:
+    """A line a key; long texts and arrays are cut, with their length."""
+    lines = [f"metadata: {len(file.metadata)} keys"]
+    for key in file.metadata:
+        kind, value = file.metadata.element_type(key).label, file.metadata[key]
+        if isinstance(value, str):
+            lines.append(f"  {printable(key)} = {cut_text(value)}")
+        elif isinstance(value, bool | int | float):
+            lines.append(f"  {printable(key)} = {json.dumps(value)} ({kind})")
+        else:
+            first = ", ".join(
+                cut_text(item) if isinstance(item, str) else str(item) for item in value[:SHOWN]
+            )
+            more = ", ..." if len(value) > SHOWN else ""
+            lines.append(f"  {printable(key)} = [{first}{more}] ({len(value)} of {kind})")
+    return lines
+
+
+def cut_text(text: str) -> str:
+    line = printable(text[:WIDTH])
+    return f"'{line}'" if len(text) <= WIDTH else f"'{line}...' ({len(text)} characters)"
+
+
+def tensor_lines(file: GGUFFile) -> list[str]:
+    """A line a tensor, then the totals by type."""
+    from puna.plan import human
+
+    tensors = list(file.tensors.values())
+    rows = [(printable(t.name), "x".join(map(str, t.shape)), t.quant.name, human(t.nbytes)) for t in tensors]
+    lines = [f"tensors: {len(tensors)}", *columns(rows, "<<<>")]
+    if not tensors:
+        return lines
+    elements, nbytes = totals(tensors)
+    kinds = [
+        (name, f"{count} tensors", f"{part} elements", human(held), f"{100 * held / nbytes:.1f}%")
+        for name, count, part, held in by_type(tensors)
+    ]
+    bits = f"{8 * nbytes / elements:.2f} bits per weight"
+    total = f"total: {elements} elements, {human(nbytes)}, {bits}"
+    return [*lines, "", "by type:", *columns(kinds, "<>>>>"), total]
+
+
+def totals(tensors: Sequence[TensorInfo]) -> tuple[int, int]:
+    """Elements and bytes."""
+    return sum(map(size, tensors)), sum(tensor.nbytes for tensor in tensors)
+
+
+def by_type(tensors: Sequence[TensorInfo]) -> list[tuple[str, int, int, int]]:
+    """Type, tensors, elements, bytes; the type with most bytes first."""
+    counts, elements, nbytes = Counter[str](), Counter[str](), Counter[str]()
+    for tensor in tensors:
+        counts[tensor.quant.name] += 1
+        elements[tensor.quant.name] += size(tensor)
+        nbytes[tensor.quant.name] += tensor.nbytes
+    return [(name, counts[name], elements[name], held) for name, held in nbytes.most_common()]
+
+
+def size(tensor: TensorInfo) -> int:
+    return math.prod(tensor.shape)
+
+
+def as_json(file: GGUFFile) -> Mapping[str, Any]:
+    """Everything that the text shows. A long array comes as its first elements and its count."""
+    tensors = list(file.tensors.values())
+    elements, nbytes = totals(tensors)
+    return {
+        "files": [str(path) for path in file.paths],
+        "version": file.version,
+        "byteorder": file.byteorder,
+        "alignment": file.alignment,
+        "bytes": file.size,
+        "metadata": {key: cut_json(plain(value)) for key, value in file.metadata.items()},
+        "tensors": [
+            {
+                "name": t.name,
+                "shape": list(t.shape),
+                "type": t.quant.name,
+                "offset": t.offset,
+                "bytes": t.nbytes,
+                "file": t.part,
+            }
+            for t in tensors
+        ],
+        "types": {
+            name: {"tensors": count, "elements": part, "bytes": held}
+            for name, count, part, held in by_type(tensors)
+        },
+        "elements": elements,
+        "tensor_bytes": nbytes,
+        "bits_per_weight": 8 * nbytes / elements if elements else None,
+    }
+
+
+def cut_json(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > SHOWN:
+        return {"count": len(value), "first": value[:SHOWN]}
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A metadata value as JSON can hold it; numbers that are none, as text."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

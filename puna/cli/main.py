@@ -1,0 +1,111 @@
+"""The command line: a table of subcommands, each imported when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+from puna import __version__
+from puna.errors import PunaError, RequestError
+
+__all__ = ["COMMANDS", "main"]
+
+# Name -> what it does. `puna.cli.<name>` has `run(prog, argv) -> exit status`.
+COMMANDS: Mapping[str, str] = {
+    "run": "continue a text, or talk where no text is given",
+    "chat": "talk with a model",
+    "inspect": "what a GGUF file holds: metadata, tensors, sizes",
+    "tokenize": "a text as a model's token ids, and back",
+    "pull": "fetch a model by name",
+    "list": "models that are here, and models that can be fetched",
+}
+EXIT_BUG, EXIT_USER, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status. `argv` is without the program's name."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    try:
+        status = dispatch([word for word in words if word != "--debug"])
+        sys.stdout.flush()
+    except PunaError as error:
+        show(error, str(error), debug)
+        return EXIT_USER
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone; what is left of it must not be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except MemoryError as error:
+        show(error, "out of memory; lower the context (-c), or take a smaller model", debug)
+        return EXIT_USER
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        advice = "this is a bug in Puna, please report it with the output of --debug"
+        show(error, f"unexpected {type(error).__name__}: {reason}; {advice}", debug)
+        return EXIT_BUG
+    return status
+
+
+def show(error: Exception, line: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    print(f"error: {line}", file=sys.stderr)
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """A subcommand by its name; without one, llama.cpp's habit: `-m model.gguf -p text` runs."""
+    first = words[0] if words else "--help"
+    if first in {"-h", "--help"}:
+        print(usage())
+        return 0
+    if first == "--version":
+        print(f"puna {__version__}")
+        return 0
+    utf8()
+    if first in COMMANDS:
+        return command(first, f"puna {first}", words[1:])
+    if first.startswith("-"):
+        return command("run", "puna", words)
+    raise unknown(first)
+
+
+def command(name: str, prog: str, words: Sequence[str]) -> int:
+    try:
+        status: int = import_module(f"puna.cli.{name}").run(prog, words)
+    except SystemExit:  # argparse has printed its help
+        return 0
+    return status
+
+
+def unknown(word: str) -> RequestError:
+    import difflib
+
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    fix = f"did you mean puna {near[0]}?" if near else f"to run a model, write puna run {word}"
+    return RequestError(f"there is no command {word!r}", where="puna", fix=fix)
+
+
+def utf8() -> None:
+    """Text goes out as UTF-8, whatever the terminal says it takes."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(encoding="utf-8", errors="replace")
+
+
+def usage() -> str:
+    rows = "\n".join(f"  {name:<10}{text}" for name, text in COMMANDS.items())
+    return (
+        "usage: puna COMMAND [options]\n"
+        "       puna -m MODEL -p TEXT [options]    as llama.cpp has it: puna run without its name\n\n"
+        "Runs GGUF language models. MODEL is a file, or a name such as smollm2:135m.\n\n"
+        f"commands:\n{rows}\n\n"
+        "  puna COMMAND --help shows a command's options, puna --version the version;\n"
+        "  --debug shows where in Puna an error came from."
+    )

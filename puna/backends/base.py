@@ -35,7 +35,8 @@ class Description:
     """What a backend is and has.
 
     device: for people, such as "2 threads, OpenBLAS 0.3.29".  free: bytes of memory that can be used.
-    ops: the operations it has kernels for, fused ones among them.  row_ops: those it can join into one call, row by row.
+    ops: the operations it has kernels for, fused ones among them.
+    row_ops: those of them that it can join into one call, row by row.
     kv_types: types it can hold keys and values in, the default first.
     notes: lines that a user must see, such as a fallback.
     """

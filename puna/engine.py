@@ -48,9 +48,9 @@ def load(
     path = store.resolve(str(model), settings, progress=progress)
     with GGUFFile.open(path, mmap=mmap) as file:  # load; the tokenizer is built when it is first asked for
         graph, config = build(file)  # build graph
-        engine = create_backend(backend, threads, settings)
-        about = engine.describe()
-        lowered = plan.lower(graph, about.ops)  # plan
+        threads = settings.threads if threads is None else positive(threads, "threads (-t)")
+        name = settings.backend or backend if backend == "auto" else backend
+        engine, about, lowered = backends.choose(name, threads, graph)  # plan
         n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
         kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
         batch = min(positive(n_batch, "n_batch"), n_ctx)
@@ -61,12 +61,6 @@ def load(
         plan.refuse_too_large(memory, about.free, str(model))
         program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute
         return Model(file, config, engine, about, program, steps, KVCache(kv, n_ctx), memory)  # sample
-
-
-def create_backend(name: str, threads: int | None, settings: Settings) -> Backend[Any, Any]:
-    """The backend asked for; what the call leaves open, the environment may decide."""
-    threads = settings.threads if threads is None else positive(threads, "threads (-t)")
-    return backends.create(settings.backend or name if name == "auto" else name, threads)
 
 
 def positive(value: int, where: str) -> int:

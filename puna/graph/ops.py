@@ -150,7 +150,9 @@ def select(types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def quantized(types: Sequence[Type], attrs: Attrs) -> Type:
-    need(types[0].dtype == "f32" and cast(int, types[0].shape[-1]) % 32 == 0, f"cannot cut {types[0]} into 32s")
+    need(
+        types[0].dtype == "f32" and cast(int, types[0].shape[-1]) % 32 == 0, f"cannot cut {types[0]} into 32s"
+    )
     return Type("q8", types[0].shape)
 
 

@@ -7,8 +7,10 @@ from puna.plan.kv import KVLayout
 from puna.plan.memory import context_length, human, refuse_too_large, regions
 from puna.plan.passes import PASSES, expand, lower
 from puna.plan.plan import Buffer, Plan, Record, make_plan
+from puna.plan.schedule import FREE
 
 __all__ = [
+    "FREE",
     "PASSES",
     "Batch",
     "Buffer",

@@ -65,5 +65,5 @@ def test_threads_are_honoured() -> None:
 
 def test_unknown_backend() -> None:
     """A name that does not exist lists those that do."""
-    with pytest.raises(BackendError, match="no backend is called 'gpu'; choose auto, reference, blas"):
+    with pytest.raises(BackendError, match="no backend is called 'gpu'; choose auto, cpu, reference, blas"):
         backends.create("gpu")

@@ -1,0 +1,273 @@
+"""Row programs: a chain of operations that each treat a row by itself, run on one row after another.
+
+What one operation makes and the next reads stays in the cache of the core; there is no barrier between them. The chain
+is a static parameter, so each distinct one is a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from puna.backends.cpu.kernels.linear import FIRST_SUM, SCALE, SCALED_SUM, SPAN_BYTES, SUM
+from puna.backends.cpu.lanes import LLVMBlock, value_of
+from puna.backends.cpu.lang import BITS, Kernel, Ptr, Value
+from puna.backends.cpu.panels import SPAN
+from puna.backends.cpu.verbs import (
+    exp,
+    fma,
+    load_floats,
+    max_lanes,
+    maximum,
+    reciprocal_root,
+    round_even,
+    store_floats,
+    sum_lanes,
+    tanh,
+)
+from puna.graph import Rope
+from puna.plan.kv import PAGE
+from puna.quants import by_name
+
+__all__ = ["EMITTERS", "Operand", "RowOp", "rows"]
+
+LANES = 16
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where an operand's row lies: `stride` bytes times the row from the address in argument `index`.
+
+    With `index` None it is the thread's own, `stride` bytes into its scratch.  shape: of one row.  kind: f32, or how
+    the values of a table are stored.
+    """
+
+    index: int | None
+    stride: int
+    shape: tuple[int, ...]
+    kind: str = "f32"
+
+
+@dataclass(frozen=True)
+class RowOp:
+    """One operation of a chain. tables: arguments that hold what the step gives, such as positions."""
+
+    op: str
+    out: Operand
+    inputs: tuple[Operand, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+    tables: tuple[int, ...] = ()
+
+
+class Row:
+    """The row being computed, while its kernel is written."""
+
+    def __init__(
+        self, k: Kernel, op: RowOp, addresses: Mapping[int, Ptr], scratch: Ptr, index: Value
+    ) -> None:
+        self.k, self.op, self.addresses, self.scratch, self.index = k, op, addresses, scratch, index
+        self.attrs = dict(op.attrs)
+
+    def at(self, operand: Operand, index: Value | None = None) -> Ptr:
+        if operand.index is None:
+            return self.scratch.at(operand.stride)
+        base = self.addresses[operand.index]
+        return base.at((self.index if index is None else index) * operand.stride) if operand.stride else base
+
+    @property
+    def out(self) -> Ptr:
+        return self.at(self.op.out)
+
+    def input(self, place: int) -> Ptr:
+        return self.at(self.op.inputs[place])
+
+    def table(self, place: int, kind: str) -> Value:
+        """The row's entry of a table of the step."""
+        address = self.addresses[self.op.tables[place]]
+        return address.load(kind, 1, self.index * (BITS[kind] // 8), BITS[kind] // 8)
+
+    @property
+    def count(self) -> int:
+        return prod(self.op.out.shape)
+
+    @property
+    def width(self) -> int:
+        return self.op.out.shape[-1]
+
+    def vectors(self, count: int) -> Iterator[tuple[Value, int]]:
+        """Byte offsets of vectors of f32 that cover `count` values, and their lanes."""
+        lanes = gcd(count, LANES)
+        for i in self.k.loop(0, count * 4, lanes * 4):
+            yield i, lanes
+
+    def map(self, how: Callable[..., Value]) -> None:
+        """out[i] = how(inputs[0][i], inputs[1][i], ...); a shorter input is repeated."""
+        sizes = [prod(operand.shape) for operand in self.op.inputs]
+        shortest = min(sizes)
+        for start in self.k.loop(0, self.count * 4, shortest * 4):
+            for i, lanes in self.vectors(shortest):
+                places = [i if size == shortest else start + i for size in sizes]
+                values = [self.input(n).load("f32", lanes, place, 4) for n, place in enumerate(places)]
+                self.out.store(how(*values), start + i, 4)
+
+
+def rows(k: Kernel, *, ops: tuple[RowOp, ...]) -> None:
+    """Rows begin to end - 1 through all operations. args: the address of each argument."""
+    args, begin, end, scratch = k.args
+    used = {o.index for op in ops for o in (op.out, *op.inputs) if o.index is not None}
+    addresses = {i: args.ptr(8 * i) for i in sorted(used | {t for op in ops for t in op.tables})}
+    for row in k.loop(begin, end):
+        for op in ops:
+            EMITTERS[op.op](Row(k, op, addresses, scratch, row))
+
+
+def silu(x: Value) -> Value:
+    return x / (exp(-x) + 1.0)
+
+
+def gelu(x: Value) -> Value:
+    inner = x * 0.79788456080286535588 * fma(x * x, x.k.const("f32", 0.044715), x.k.const("f32", 1.0))
+    return x * 0.5 * (tanh(inner) + 1.0)
+
+
+ACTS: Mapping[str, Callable[[Value], Value]] = {"silu": silu, "gelu": gelu}
+
+
+def norm(row: Row) -> None:
+    """Over each run of the last dimension; the weight, where there is one, is as long."""
+    k, width = row.k, row.width
+    eps, weighted = row.attrs["eps"], len(row.op.inputs) > 1
+    lanes = gcd(width, LANES)
+    for start in k.loop(0, row.count * 4, width * 4):
+        x, out = row.input(0).at(start), row.out.at(start)
+        total = k.var(k.zeros("f32", lanes))
+        for i, n in row.vectors(width):
+            value = x.load("f32", n, i, 4)
+            total.set(fma(value, value, total.now))
+        mean = sum_lanes(total.now) * (1.0 / width)
+        factor = reciprocal_root(mean + eps)
+        for i, n in row.vectors(width):
+            value = x.load("f32", n, i, 4) * factor.splat(n)
+            out.store(value * row.input(1).load("f32", n, i, 4) if weighted else value, i, 4)
+
+
+def quantize(row: Row) -> None:
+    """To spans of 32: codes = x * 127 / max |x|, with the sums that zero points and offsets want."""
+    k = row.k
+    for span in k.loop(0, row.count // SPAN):
+        x, out = row.input(0).at(span * (SPAN * 4)), row.out.at(span * SPAN_BYTES)
+        parts = [x.load("f32", LANES, i * LANES * 4, 4) for i in range(2)]
+        sizes = [maximum(part, -part) for part in parts]
+        largest = max_lanes(maximum(*sizes))
+        inverse = k.select(largest > 0.0, k.const("f32", 127.0) / largest, k.zeros("f32"))
+        codes = [round_even(part * inverse.splat(LANES)).to("i32") for part in parts]
+        first = sum_lanes(codes[0])
+        total = first + sum_lanes(codes[1])
+        scale = largest * (1.0 / 127.0)
+        out.store(codes[0].to("i8").cat(codes[1].to("i8")), 0, 4)
+        out.store(scale, SCALE, 4)
+        out.store(scale * total.to("f32"), SCALED_SUM, 4)
+        out.store(total, SUM, 4)
+        out.store(first, FIRST_SUM, 4)
+
+
+def embed(row: Row) -> None:
+    """A row of the table in the file's form, by the type's own lines."""
+    k, table = row.k, row.op.inputs[0]
+    quant = by_name(table.kind)
+    source = row.at(table, row.table(0, "i32").to("i64"))
+    if quant.is_float:
+        size = quant.bytes
+        for i, lanes in row.vectors(row.count):
+            row.out.store(load_floats(source, quant.name, lanes, (i * size) >> 2), i, 4)
+        return
+    for b in k.loop(0, row.count // quant.block):
+        block, out = LLVMBlock(source.at(b * quant.bytes)), row.out.at(b * (quant.block * 4))
+        for g in range(quant.groups):
+            out.store(value_of(quant.values(block, g)), g * quant.group * 4, 4)
+
+
+def select(row: Row) -> None:
+    source = row.at(row.op.inputs[0], row.table(0, "i32").to("i64"))
+    for i, lanes in row.vectors(row.count):
+        row.out.store(source.load("f32", lanes, i, 4), i, 4)
+
+
+def rope(row: Row) -> None:
+    """Tables: cosines and sines of the row's angles, f32 [dims / 2] each, one after the other."""
+    rule: Rope = row.attrs["rope"]
+    k, half, width = row.k, rule.dims // 2, row.width
+    angles = row.addresses[row.op.tables[0]].at(row.index * (rule.dims * 4))
+    lanes = gcd(half, LANES)
+    for start in k.loop(0, row.count * 4, width * 4):
+        x, out = row.input(0).at(start), row.out.at(start)
+        for i in k.loop(0, half * 4, lanes * 4):
+            cos, sin = angles.load("f32", lanes, i, 4), angles.load("f32", lanes, i + half * 4, 4)
+            if rule.layout == "halves":
+                a, b = x.load("f32", lanes, i, 4), x.load("f32", lanes, i + half * 4, 4)
+                out.store(a * cos - b * sin, i, 4)
+                out.store(a * sin + b * cos, i + half * 4, 4)
+                continue
+            pairs = x.load("f32", 2 * lanes, i * 2, 4)
+            a, b = pairs[0::2], pairs[1::2]
+            first, second = a * cos - b * sin, a * sin + b * cos
+            order = [n // 2 + n % 2 * lanes for n in range(2 * lanes)]
+            both = first.shuffle(order, second) if lanes > 1 else first.pair(second)
+            out.store(both, i * 2, 4)
+        if rule.dims < width:
+            for i, n in row.vectors(width - rule.dims):
+                out.store(x.load("f32", n, i + rule.dims * 4, 4), i + rule.dims * 4, 4)
+
+
+def kv_store(row: Row) -> None:
+    """Keys [heads, key] and values [heads, value] into their page; tables: slots i64, then nothing more.
+
+    A page holds keys as [heads, key, PAGE], so that attention reads 16 positions at once, and values as
+    [heads, PAGE, value]. inputs: k, v, and the two caches, whose kind is that of what they store.
+    """
+    k, (keys, values, k_cache, v_cache) = row.k, row.op.inputs
+    slot = row.table(0, "i64")
+    page, offset = slot // PAGE, slot % PAGE
+    (heads, key), value = keys.shape, values.shape[-1]
+    size = by_name(k_cache.kind).bytes
+    target = row.at(k_cache, page).at(offset * size)
+    lanes = gcd(key, LANES)
+    for i in k.loop(0, heads * key, lanes):
+        part = row.at(keys).load("f32", lanes, i * 4, 4)
+        for n in range(lanes):
+            one = part[n] if lanes > 1 else part
+            store_floats(target, k_cache.kind, one, (i + n) * (PAGE * size))
+    size = by_name(v_cache.kind).bytes
+    for h in k.loop(0, heads):
+        source, target = (
+            row.at(values).at(h * (value * 4)),
+            row.at(v_cache, page).at((h * PAGE + offset) * (value * size)),
+        )
+        for i, n in row.vectors(value):
+            store_floats(target, v_cache.kind, source.load("f32", n, i, 4), (i * size) >> 2)
+
+
+def temper(row: Row) -> None:
+    factor = row.table(0, "f32")
+    row.map(lambda x: x * factor.splat(x.lanes))
+
+
+EMITTERS: Mapping[str, Callable[[Row], None]] = {
+    "add": lambda row: row.map(lambda a, b: a + b),
+    "embed": embed,
+    "gated": lambda row: row.map(lambda gate, up: ACTS[row.attrs["act"]](gate) * up),
+    "gelu": lambda row: row.map(gelu),
+    "kv_store": kv_store,
+    "mul": lambda row: row.map(lambda a, b: a * b),
+    "norm": norm,
+    "quantize": quantize,
+    "rms_norm": norm,
+    "rope": rope,
+    "scale": lambda row: row.map(lambda x: x * row.attrs["by"]),
+    "select": select,
+    "silu": lambda row: row.map(silu),
+    "softcap": lambda row: row.map(lambda x: tanh(x * (1.0 / row.attrs["cap"])) * row.attrs["cap"]),
+    "temper": temper,
+}

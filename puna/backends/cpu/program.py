@@ -1,0 +1,257 @@
+"""A plan made ready to run: records for the native loop, their arguments, and what changes from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.backends.cpu import runner
+from puna.backends.cpu.compiler import Compiler, Spec
+from puna.backends.cpu.kernels.attention import Shape, attend
+from puna.backends.cpu.kernels.floats import float_linear
+from puna.backends.cpu.kernels.linear import few, many
+from puna.backends.cpu.kernels.rows import Operand, RowOp, rows
+from puna.backends.cpu.memory import allocate
+from puna.backends.cpu.panels import ROWS, Panel
+from puna.backends.cpu.tables import Tables
+from puna.backends.cpu.threads import Team
+from puna.graph import Node
+from puna.plan import Batch, Plan, Record
+from puna.quants import by_name
+
+__all__ = ["Program", "shape_of"]
+
+FEW = 8  # most tokens for which weights are unpacked in registers
+WIDTH, TILE = 2, 6  # panels and tokens of a block of `many`
+QUERIES = 6  # queries of a tile of attention
+CHUNK = 64 << 10  # bytes of weights that a thread claims at a time
+ROW_BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
+
+
+@dataclass
+class Call:
+    """One record: its arguments, and the dimension ("T" or "R") that its work grows with."""
+
+    args: list[int]
+    dim: str
+    spec: Spec | None = None
+    weight: Node | None = None
+    shape: Shape | None = None
+    logits: int | None = None  # which argument is the address of the logits
+
+
+class Program:
+    """Runs a plan on a team of threads. The memory of all regions but the weights is its own."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Mapping[str, NDArray[Any]],
+        tables: Mapping[str, NDArray[Any]],
+        compiler: Compiler,
+        threads: int,
+    ) -> None:
+        self.plan, self.weights, self.raw, self.compiler = plan, weights, tables, compiler
+        self.team = Team(compiler, threads, plan.scratch // threads)
+        self.compute = allocate(plan.compute)
+        self.cache = {
+            layer: tuple(allocate(width * plan.kv.positions) for width in plan.kv.row_bytes(layer))
+            for layer in plan.kv.widths
+        }
+        self.tables = Tables(plan, weights)
+        self.calls = [self.call(record) for record in plan.records]
+        width = max(9, *(len(call.args) for call in self.calls))
+        self.args = allocate(len(self.calls) * width * 8).view(np.int64).reshape(len(self.calls), width)
+        for row, call in zip(self.args, self.calls, strict=True):
+            row[: len(call.args)] = call.args
+        self.records = allocate(len(self.calls) * runner.RECORD_BYTES).view(np.int64).reshape(-1, 8)
+        self.records[:, 1] = self.args.ctypes.data + np.arange(len(self.calls)) * width * 8
+        self.records[:, 5] = ends(plan)
+        self.linears = {
+            dim: [i for i, c in enumerate(self.calls) if c.weight and c.dim == dim] for dim in "TR"
+        }
+        self.attends = [i for i, c in enumerate(self.calls) if c.shape]
+        self.ready: dict[tuple[int, int, bool], tuple[NDArray[np.int64], ...]] = {}
+
+    def call(self, record: Record) -> Call:
+        node = record.nodes[0]
+        if node.op == "linear":
+            return self.linear_call(node)
+        return self.attend_call(node) if node.op == "attend" else self.rows_call(record)
+
+    def address(self, node: Node) -> int:
+        """Where a value begins; the logits have no address before a step."""
+        if node.op == "weight":
+            return int(self.weights[cast(str, node.attrs["tensor"])].ctypes.data)
+        offset = self.plan.buffers[node].offset
+        return 0 if offset is None else int(self.compute.ctypes.data) + offset
+
+    def linear_call(self, node: Node) -> Call:
+        x, weight = node.inputs
+        count, k = cast("tuple[int, int]", weight.type.shape)
+        panel_bytes = 0 if by_name(weight.type.dtype).is_float else Panel(weight.type.dtype).nbytes(k)
+        places = [self.address(weight), self.address(x), self.address(node)]
+        args = [*places, count, k, panel_bytes, row_bytes(x), row_bytes(node), 0]
+        logits = 2 if self.plan.buffers[node].offset is None else None
+        return Call(args, str(node.type.shape[0]), weight=weight, logits=logits)
+
+    def attend_call(self, node: Node) -> Call:
+        q, kv = node.inputs
+        keys, values = self.cache[cast(int, kv.attrs["layer"])]
+        args = [self.address(q), row_bytes(q), self.address(node), row_bytes(node)]
+        args += [keys.ctypes.data, values.ctypes.data, self.tables.items.ctypes.data]
+        return Call(args, "T", shape=shape_of(node, self.plan))
+
+    def rows_call(self, record: Record) -> Call:
+        builder = RowsBuilder(self, record)
+        ops = tuple(builder.op(node) for node in record.nodes)
+        dim = (
+            record.nodes[0].inputs[0].type.shape[0]
+            if record.nodes[0].op == "kv_store"
+            else record.nodes[0].type.shape[0]
+        )
+        return Call(builder.args, str(dim), spec=Spec.of(rows, ops=ops), logits=builder.logits)
+
+    def spec(self, call: Call, count: int, decode: bool) -> Spec:
+        """The kernel for a call in a step with `count` rows."""
+        if call.spec:
+            return call.spec
+        if call.shape:
+            tile = min(QUERIES, call.shape.group) if decode else QUERIES
+            return Spec.of(attend, shape=call.shape, tile=tile)
+        assert call.weight is not None
+        kind = call.weight.type.dtype
+        if by_name(kind).is_float:
+            return Spec.of(float_linear, kind=kind, tile=min(4, max(1, count)))
+        if count <= FEW:
+            return Spec.of(few, panel=Panel(kind), tokens=max(1, count))
+        return Spec.of(many, panel=Panel(kind), width=WIDTH, tile=TILE)
+
+    def units(self, call: Call, count: int) -> tuple[int, int]:
+        """Units of work and how many a thread claims at a time."""
+        if call.spec:
+            return count, 1 if count < 64 else 4
+        if call.shape or count == 0:
+            return 0, 1  # attention's follow from the step
+        assert call.weight is not None
+        panels = -(-call.args[3] // ROWS)
+        if count > FEW and not by_name(call.weight.type.dtype).is_float:
+            return -(-panels // WIDTH), 1
+        fair = max(1, panels // (4 * self.team.threads))
+        return panels, min(fair, max(1, CHUNK // max(1, call.args[5])))
+
+    def prepare(self, tokens: int, count: int, decode: bool) -> tuple[NDArray[np.int64], ...]:
+        """Kernel addresses, units and grains of all records for a step of this size."""
+        key = tokens, count, decode
+        if key not in self.ready:
+            sizes = {"T": tokens, "R": count}
+            specs = [self.spec(call, sizes[call.dim], decode) for call in self.calls]
+            found = self.compiler.addresses_of(dict.fromkeys(specs))
+            shares = [self.units(call, sizes[call.dim]) for call in self.calls]
+            columns = [found[spec] for spec in specs], [s[0] for s in shares], [s[1] for s in shares]
+            self.ready[key] = tuple(np.array(column, np.int64) for column in columns)
+        return self.ready[key]
+
+    def run(self, batch: Batch, logits: NDArray[np.float32]) -> None:
+        tokens, count = len(batch.tokens), len(batch.outputs)
+        decode = tokens == len(batch.spans)
+        kernels, units, grains = self.prepare(tokens, count, decode)
+        self.records[:, 0], self.records[:, 2], self.records[:, 3] = kernels, units, grains
+        items = self.tables.fill(batch, decode)
+        for i in self.attends:
+            shape = self.calls[i].shape
+            assert shape is not None
+            self.records[i, 2] = items * shape.heads_kv
+        self.args[self.linears["T"], 8], self.args[self.linears["R"], 8] = tokens, count
+        for i, call in enumerate(self.calls):
+            if call.logits is not None:
+                self.args[i, call.logits] = logits.ctypes.data
+        self.team.run(self.records.ctypes.data, len(self.calls))
+
+
+class RowsBuilder:
+    """Turns the nodes of a row program into operations over numbered arguments."""
+
+    def __init__(self, program: Program, record: Record) -> None:
+        self.program, self.args = program, list[int]()
+        self.logits: int | None = None
+        self.local = 0  # bytes of thread scratch given out
+        self.locals: dict[Node, int] = {}
+
+    def argument(self, address: int) -> int:
+        """The number of an argument; equal addresses share one."""
+        if address not in self.args:
+            self.args.append(address)
+        return self.args.index(address)
+
+    def operand(self, node: Node) -> Operand:
+        shape = tuple(
+            cast("tuple[int, ...]", node.type.shape if node.op == "weight" else node.type.shape[1:])
+        )
+        while node.op == "reshape":
+            node = node.inputs[0]
+        if node.op == "weight":
+            return Operand(self.argument(self.program.address(node)), 0, shape)
+        buffer = self.program.plan.buffers.get(node)
+        if buffer is None:
+            if node not in self.locals:
+                self.locals[node] = self.local
+                self.local += -(-row_bytes(node) // 64) * 64
+            return Operand(None, self.locals[node], shape)
+        index = self.argument(self.program.address(node))
+        if buffer.offset is None:
+            self.logits = index
+        return Operand(index, row_bytes(node), shape)
+
+    def op(self, node: Node) -> RowOp:
+        tables = tuple(self.argument(address) for address in self.program.tables.addresses(node))
+        attrs = tuple(
+            (key, value)
+            for key, value in node.attrs.items()
+            if key not in {"layer", "length", "by"} or node.op == "scale"
+        )
+        if node.op == "embed":
+            raw = self.program.raw[cast(str, node.inputs[0].attrs["tensor"])]
+            table = Operand(
+                self.argument(raw.ctypes.data), raw.shape[1], (raw.shape[1],), node.inputs[0].type.dtype
+            )
+            return RowOp("embed", self.operand(node), (table,), attrs, tables)
+        read = node.inputs[:1] if node.op == "rope" else node.inputs  # the angles hold its factors
+        inputs = [self.operand(n) for n in read]
+        if node.op == "kv_store":
+            kv = self.program.plan.kv
+            caches = self.program.cache[cast(int, node.attrs["layer"])]
+            widths = kv.row_bytes(cast(int, node.attrs["layer"]))
+            for cache, width, kind in zip(caches, widths, (kv.k_type, kv.v_type), strict=True):
+                inputs.append(Operand(self.argument(cache.ctypes.data), width * kv.page, (), kind))
+            return RowOp("kv_store", inputs[0], tuple(inputs), (), tables)
+        return RowOp(node.op, self.operand(node), tuple(inputs), attrs, tables)
+
+
+def row_bytes(node: Node) -> int:
+    """Bytes of one row of a value."""
+    return int(prod(cast("tuple[int, ...]", node.type.shape[1:])) * ROW_BYTES[node.type.dtype])
+
+
+def ends(plan: Plan) -> list[int]:
+    """For each record: how many end at a barrier after it, or 0 where the stage goes on."""
+    counts, open_ = [], 0
+    for record, following in zip(plan.records, [*plan.records[1:], None], strict=True):
+        open_ += 1
+        last = following is None or following.stage != record.stage
+        counts.append(open_ if last else 0)
+        open_ = 0 if last else open_
+    return counts
+
+
+def shape_of(node: Node, plan: Plan) -> Shape:
+    """The fixed facts of an attention."""
+    heads, key, value = plan.kv.widths[cast(int, node.inputs[1].attrs["layer"])]
+    group = cast(int, node.type.shape[1]) // heads
+    scale, window, softcap = (cast(Any, node.attrs[n]) for n in ("scale", "window", "softcap"))
+    return Shape(heads, group, key, value, plan.kv.k_type, plan.kv.v_type, scale, window, softcap)

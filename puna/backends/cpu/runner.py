@@ -1,0 +1,112 @@
+"""The native loops that run a plan: threads claim chunks of a record, then meet at a barrier; no Python between.
+
+Memory that the threads share, in i64 and addresses:
+
+    record (64 bytes)   0 kernel   8 args   16 units of work   24 grain: units a claim   32 next: first unclaimed unit
+                        40 ends: how many records, this one last, end here at a barrier; 0 goes on without one
+    job (256 bytes)     0 records   8 count of records   16 threads   24 yield: a C function that gives up the core
+                        64 arrived: threads at the barrier   128 phase: barriers passed
+                        192 ticket: jobs posted so far
+    nap (64 bytes, one a worker)   0 asleep: 1 while the worker waits in Python
+"""
+
+from __future__ import annotations
+
+from puna.backends.cpu.lang import Kernel, Ptr, Value
+
+__all__ = ["JOB_BYTES", "NAP_BYTES", "RECORD_BYTES", "post", "run", "serve"]
+
+RECORD_BYTES, JOB_BYTES, NAP_BYTES = 64, 256, 64
+ARRIVED, PHASE, TICKET = 64, 128, 192
+SPINS = 2000  # looks at a barrier before the core is given up for a while
+WAITS = 20_000  # looks for a new job before a worker goes to sleep
+
+
+def run(k: Kernel) -> None:
+    """run(job, scratch): this thread's share of all records of a job."""
+    job, scratch = k.args
+    work(k, job, scratch)
+
+
+def work(k: Kernel, job: Ptr, scratch: Ptr) -> None:
+    records, threads = job.ptr(0), job.load("i64", offset=16, align=8)
+    for i in k.loop(0, job.load("i64", offset=8, align=8)):
+        record = records.at(i * RECORD_BYTES)
+        kernel, args = record.ptr(0), record.ptr(8)
+        units, grain = record.load("i64", offset=16, align=8), record.load("i64", offset=24, align=8)
+        for _ in k.repeat():
+            begin = k.add_shared(record.at(32), grain)
+            k.leave_if(begin >= units)
+            end = begin + grain
+            k.call(kernel, args, begin, k.select(end < units, end, units), scratch)
+        ends = record.load("i64", offset=40, align=8)
+        with k.when(ends > 0):
+            barrier(k, job, record, ends, threads)
+
+
+def barrier(k: Kernel, job: Ptr, record: Ptr, ends: Value, threads: Value) -> None:
+    """Wait for all threads. The last to come makes the records ready for their next run and lets the others go."""
+    phase = k.load_shared(job.at(PHASE))
+    arrived = k.add_shared(job.at(ARRIVED), 1)
+    is_last = arrived + 1 >= threads
+    with k.when(is_last):
+        for i in k.loop(0, ends):
+            k.swap_shared(record.at(k.const("i64", 32) - i * RECORD_BYTES), 0)
+        k.swap_shared(job.at(ARRIVED), 0)
+        k.add_shared(job.at(PHASE), 1)
+    with k.when(arrived + 1 < threads):
+        spins = k.var(k.zeros("i64"))
+        for _ in k.repeat():
+            k.leave_if(k.load_shared(job.at(PHASE)).compare("!=", phase))
+            pause(k)
+            spins.set(spins.now + 1)
+            with k.when(spins.now > SPINS):
+                k.call(job.ptr(24))
+
+
+def pause(k: Kernel) -> None:
+    """Tell the core that this is a waiting loop."""
+    names = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
+    if k.target.family in names:
+        name, args = names[k.target.family]
+        k.procedure(name, *(k.const("i32", arg) for arg in args))
+
+
+def post(k: Kernel) -> None:
+    """post(job, naps, workers, awake): announce a job, and set awake[w] to 1 for each worker that must be woken."""
+    job, naps, workers, awake = k.args
+    k.add_shared(job.at(TICKET), 1)
+    for w in k.loop(0, workers):
+        awake.store(k.swap_shared(naps.at(w * NAP_BYTES), 0), w * 8, 8)
+
+
+def serve(k: Kernel) -> None:
+    """serve(job, nap, seen, scratch): a worker's life. Runs each job as it is posted; returns to sleep.
+
+    seen holds the last ticket run. The worker returns with its nap flag set, or cleared by a `post` that will wake
+    it, and must then wait for that. A job without records ends the worker: Python sees that and stops calling.
+    """
+    job, nap, seen, scratch = k.args
+    for _ in k.repeat():
+        looks = k.var(k.zeros("i64"))
+        for _ in k.repeat():
+            looks.set(looks.now + 1)
+            posted = k.load_shared(job.at(TICKET)).compare("!=", seen.load("i64", align=8))
+            k.leave_if(k.either(posted, looks.now > WAITS))
+            pause(k)
+        with k.when(looks.now > WAITS):
+            k.swap_shared(nap, 1)
+        posted = k.load_shared(job.at(TICKET)).compare("!=", seen.load("i64", align=8))
+        # A job that came while the flag was being set: take the flag back, unless the poster took it first.
+        late = k.var(k.const("i64", 0))
+        with k.when(looks.now > WAITS):
+            late.set(k.const("i64", 1))
+            with k.when(posted):
+                late.set(k.const("i64", 1) - k.swap_shared(nap, 0))
+        k.leave_if(late.now > 0)
+        seen.store(seen.load("i64", align=8) + 1, 0, 8)
+        count = job.load(
+            "i64", offset=8, align=8
+        )  # before the work: the next job may be posted right after it
+        work(k, job, scratch)
+        k.leave_if(count <= 0)

@@ -1,0 +1,99 @@
+"""What a step gives its kernels, at addresses that never change: ids, positions, slots, angles, attention's items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.backends.cpu.kernels.attention import ITEM_BYTES
+from puna.backends.cpu.memory import allocate
+from puna.graph import Node, Rope
+from puna.plan import Batch, Plan
+
+__all__ = ["Tables"]
+
+ITEM_ROWS = 8  # rows of a prefill that attention takes as one item
+
+
+class Tables:
+    """Filled before each step. tokens, positions, outputs: int32.  slots: int64, page * PAGE + offset of each row."""
+
+    def __init__(self, plan: Plan, weights: Mapping[str, NDArray[Any]]) -> None:
+        self.plan = plan
+        self.tokens, self.positions, self.outputs = (
+            allocate(count * 4).view(np.int32) for count in (plan.tokens, plan.tokens, plan.rows)
+        )
+        self.slots = allocate(plan.tokens * 8).view(np.int64)
+        self.pages = allocate(0).view(np.int32)
+        # Every row its own sequence is the worst case, and one more for the rest of each.
+        self.items = allocate(plan.tokens * ITEM_BYTES).view(np.int64).reshape(-1, ITEM_BYTES // 8)
+        self.angles: dict[tuple[Rope, str], tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
+        self.tempers: dict[tuple[int, float], NDArray[np.float32]] = {}
+        for node in plan.graph.nodes:
+            if node.op == "rope" and angle_key(node) not in self.angles:
+                rule = cast(Rope, node.attrs["rope"])
+                factors = weights[cast(str, node.inputs[1].attrs["tensor"])] if len(node.inputs) > 1 else None
+                table = allocate(plan.tokens * rule.dims * 4).view(np.float32).reshape(plan.tokens, rule.dims)
+                self.angles[angle_key(node)] = rule.frequencies(factors), table
+            if node.op == "temper":
+                self.tempers.setdefault(temper_key(node), allocate(plan.tokens * 4).view(np.float32))
+
+    def addresses(self, node: Node) -> tuple[int, ...]:
+        """The tables that a row operation reads."""
+        if node.op == "embed":
+            return (self.tokens.ctypes.data,)
+        if node.op == "select":
+            return (self.outputs.ctypes.data,)
+        if node.op == "kv_store":
+            return (self.slots.ctypes.data,)
+        if node.op == "rope":
+            return (self.angles[angle_key(node)][1].ctypes.data,)
+        return (self.tempers[temper_key(node)].ctypes.data,) if node.op == "temper" else ()
+
+    def fill(self, batch: Batch, decode: bool) -> int:
+        """Take over a batch; gives the number of attention's items."""
+        count = len(batch.tokens)
+        self.tokens[:count], self.positions[:count] = batch.tokens, batch.positions
+        self.outputs[: len(batch.outputs)] = batch.outputs
+        for (rule, _), (frequencies, table) in self.angles.items():
+            theta = batch.positions[:, None] * frequencies
+            half = rule.dims // 2
+            table[:count, :half], table[:count, half:] = np.cos(theta), np.sin(theta)
+            if rule.magnitude != 1.0:
+                table[:count] *= np.float32(rule.magnitude)
+        for (length, by), factors in self.tempers.items():
+            factors[:count] = 1.0 + by * np.log1p(np.floor(batch.positions / length))
+        return self.fill_items(batch, 1 if decode else ITEM_ROWS)
+
+    def fill_items(self, batch: Batch, most: int) -> int:
+        """Cut each sequence's rows into items of at most `most`; write slots and page tables."""
+        page = self.plan.kv.page
+        needed = sum(len(span.pages) for span in batch.spans)
+        if needed > len(self.pages):
+            self.pages = allocate(2 * needed * 4).view(np.int32)
+        at = item = 0
+        for span in batch.spans:
+            self.pages[at : at + len(span.pages)] = span.pages
+            address = self.pages.ctypes.data + 4 * at
+            at += len(span.pages)
+            rows = np.arange(span.past, span.length)
+            self.slots[span.start : span.start + span.count] = (
+                span.pages[rows // page].astype(np.int64) * page + rows % page
+            )
+            for first in range(0, span.count, most):
+                size = min(most, span.count - first)
+                self.items[item] = span.start + first, size, span.past + first, address
+                item += 1
+        return item
+
+
+def angle_key(node: Node) -> tuple[Rope, str]:
+    factors = cast(str, node.inputs[1].attrs["tensor"]) if len(node.inputs) > 1 else ""
+    return cast(Rope, node.attrs["rope"]), factors
+
+
+def temper_key(node: Node) -> tuple[int, float]:
+    return cast(int, node.attrs["length"]), cast(float, node.attrs["by"])

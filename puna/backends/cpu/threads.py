@@ -1,0 +1,113 @@
+"""Threads that run jobs: the caller's own and some workers, which spin briefly between jobs and then sleep."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import weakref
+
+import numpy as np
+
+from puna.backends.cpu import runner
+from puna.backends.cpu.compiler import Compiler, Spec
+from puna.backends.cpu.memory import allocate
+
+__all__ = ["Team", "default_threads"]
+
+RUN = Spec(runner.run, (), ("ptr", "ptr"))
+POST = Spec(runner.post, (), ("ptr", "ptr", "i64", "ptr"))
+SERVE = Spec(runner.serve, (), ("ptr", "ptr", "ptr", "ptr"))
+POINTER = ctypes.c_void_p
+
+
+class Shared:
+    """What the caller and its workers share: the job, a nap flag and a signal for each worker, the native loops."""
+
+    def __init__(self, compiler: Compiler, threads: int) -> None:
+        self.compiler = compiler  # the code must outlive the threads that run it
+        found = compiler.addresses_of([RUN, POST, SERVE])
+        self.run = ctypes.CFUNCTYPE(None, POINTER, POINTER)(found[RUN])
+        self.native_post = ctypes.CFUNCTYPE(None, POINTER, POINTER, ctypes.c_int64, POINTER)(found[POST])
+        self.serve = ctypes.CFUNCTYPE(None, *[POINTER] * 4)(found[SERVE])
+        self.memory = allocate(runner.JOB_BYTES + runner.NAP_BYTES * threads)
+        self.job = self.memory[: runner.JOB_BYTES].view(np.int64)
+        self.job[2], self.job[3] = threads, yield_address()
+        self.naps = [
+            self.memory.ctypes.data + runner.JOB_BYTES + i * runner.NAP_BYTES for i in range(threads)
+        ]
+        self.awake = np.zeros(threads, np.int64)
+        self.signals = [threading.Semaphore(0) for _ in range(threads - 1)]
+        self.scratch = [0] * threads
+
+    @property
+    def address(self) -> int:
+        return int(self.memory.ctypes.data)
+
+    def post(self) -> None:
+        """Let the workers begin what the job now says, waking those that sleep."""
+        self.native_post(self.address, self.naps[0], len(self.signals), self.awake.ctypes.data)
+        for signal, sleeps in zip(self.signals, self.awake, strict=False):
+            if sleeps:
+                signal.release()
+
+    def work(self, worker: int) -> None:
+        """The life of a worker thread."""
+        seen = np.zeros(1, np.int64)
+        while True:
+            self.serve(self.address, self.naps[worker], seen.ctypes.data, self.scratch[worker + 1])
+            if seen[0] == self.job[runner.TICKET // 8] and self.job[1] == 0 and seen[0] > 0:
+                return
+            self.signals[worker].acquire()
+
+    def stop(self, workers: list[threading.Thread]) -> None:
+        """A job without records ends the workers."""
+        self.job[1] = 0
+        self.post()
+        self.run(self.address, self.scratch[0])
+        for worker in workers:
+            worker.join()
+
+
+class Team:
+    """`threads` threads, the caller's among them. Used by one caller at a time; `close` ends the workers."""
+
+    def __init__(self, compiler: Compiler, threads: int, scratch: int) -> None:
+        self.threads = threads
+        self.shared = Shared(compiler, threads)
+        self.scratch = [allocate(scratch) for _ in range(threads)]
+        self.shared.scratch[:] = [block.ctypes.data for block in self.scratch]
+        workers = [
+            threading.Thread(target=self.shared.work, args=(i,), name=f"puna-{i + 1}", daemon=True)
+            for i in range(threads - 1)
+        ]
+        for worker in workers:
+            worker.start()
+        self.close = weakref.finalize(self, self.shared.stop, workers)
+
+    def run(self, records: int, count: int) -> None:
+        """Run `count` records from the address `records` on."""
+        shared = self.shared
+        shared.job[0], shared.job[1] = records, count
+        shared.post()
+        shared.run(shared.address, shared.scratch[0])
+
+
+def yield_address() -> int:
+    """A C function without arguments that lets another thread have the core."""
+    if sys.platform == "win32":
+        function = ctypes.windll.kernel32.SwitchToThread
+    else:
+        function = ctypes.CDLL(None).sched_yield
+    address = ctypes.cast(function, POINTER).value
+    assert address is not None
+    return address
+
+
+def default_threads() -> int:
+    """Physical cores, as far as this process may use them."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))

@@ -115,6 +115,13 @@ class GGUFFile:
             raw.setflags(write=False)
         return raw.reshape(*tensor.shape[:-1], -1)
 
+    def drop(self, name: str, start: int = 0, stop: int | None = None) -> None:
+        """Bytes `start` to `stop` of a tensor will not be read again soon: mapped pages of theirs are given back."""
+        tensor = self.tensors[name]
+        stop = tensor.nbytes if stop is None else stop
+        if self._sources is not None:
+            self._sources[tensor.part].drop(tensor.offset + start, stop - start)
+
     def close(self) -> None:
         """Let go of the files. Views that are alive keep their mapping until the last one goes."""
         sources, self._sources = self._sources or (), None

@@ -29,6 +29,9 @@ class Source(Protocol):
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """uint8 [nbytes], read-only. The range was checked against the file's size."""
 
+    def drop(self, offset: int, nbytes: int) -> None:
+        """The range will not be read again soon: give its memory back, where there is any to give."""
+
     def close(self) -> None: ...
 
 
@@ -47,6 +50,12 @@ class Mapped:
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         assert self._map is not None
         return np.frombuffer(self._map, np.uint8, nbytes, offset)
+
+    def drop(self, offset: int, nbytes: int) -> None:
+        page = mmap.PAGESIZE
+        first, last = -(-offset // page) * page, (offset + nbytes) // page * page
+        if self._map is not None and last > first and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def close(self) -> None:
         # Views that are alive hold the mapping, and the last one to go unmaps it.
@@ -74,6 +83,9 @@ class Plain:
             )
         data.setflags(write=False)
         return data
+
+    def drop(self, offset: int, nbytes: int) -> None:
+        pass  # the reader has the only copy
 
     def close(self) -> None:
         self._file.close()

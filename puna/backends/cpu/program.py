@@ -76,6 +76,8 @@ class Program:
             dim: [i for i, c in enumerate(self.calls) if c.weight and c.dim == dim] for dim in "TR"
         }
         self.attends = [i for i, c in enumerate(self.calls) if c.shape]
+        self.heads = np.array([c.shape.heads_kv for c in self.calls if c.shape], np.int64)
+        self.logits = [(i, c.logits) for i, c in enumerate(self.calls) if c.logits is not None]
         self.ready: dict[tuple[int, int, bool], tuple[NDArray[np.int64], ...]] = {}
 
     def call(self, record: Record) -> Call:
@@ -163,14 +165,10 @@ class Program:
         kernels, units, grains = self.prepare(tokens, count, decode)
         self.records[:, 0], self.records[:, 2], self.records[:, 3] = kernels, units, grains
         items = self.tables.fill(batch, decode)
-        for i in self.attends:
-            shape = self.calls[i].shape
-            assert shape is not None
-            self.records[i, 2] = items * shape.heads_kv
+        self.records[self.attends, 2] = items * self.heads
         self.args[self.linears["T"], 8], self.args[self.linears["R"], 8] = tokens, count
-        for i, call in enumerate(self.calls):
-            if call.logits is not None:
-                self.args[i, call.logits] = logits.ctypes.data
+        for i, argument in self.logits:
+            self.args[i, argument] = logits.ctypes.data
         self.team.run(self.records.ctypes.data, len(self.calls))
 
 

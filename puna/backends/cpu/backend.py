@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from puna.backends.base import Backend, Description, Progress, free_memory
 from puna.backends.cpu.codecache import CodeCache
 from puna.backends.cpu.compiler import Compiler
-from puna.backends.cpu.kernels.attention import Shape, attend_scratch
+from puna.backends.cpu.kernels.attention import Shape, attend_scratch, parts_bytes
 from puna.backends.cpu.kernels.linear import many_scratch
 from puna.backends.cpu.kernels.rows import EMITTERS
+from puna.backends.cpu.memory import ALIGN
 from puna.backends.cpu.panels import Panel
 from puna.backends.cpu.program import QUERIES, WIDTH, Program, row_bytes
 from puna.backends.cpu.target import Target
@@ -57,7 +58,7 @@ class CPUBackend(Backend[Weights, Program]):
             need = attend_scratch(Shape(1, 1, 1, value, "F32", "F32", 1.0, 0, 0.0), QUERIES)
         else:
             need = 0 if node.op == "kv_store" else -(-row_bytes(node) // 64) * 64
-        return need * self.threads
+        return -(-need // ALIGN) * ALIGN * self.threads + parts_bytes(kv, self.threads)
 
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
         return upload(graph, source, self.compiler, self.threads, progress)

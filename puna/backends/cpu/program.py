@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Compiler, Spec
-from puna.backends.cpu.kernels.attention import Shape, attend
+from puna.backends.cpu.kernels.attention import (
+    BLOCK,
+    MOST_GROUP,
+    Shape,
+    attend,
+    attend_split,
+    parts_bytes,
+    split_units,
+)
 from puna.backends.cpu.kernels.floats import float_linear
 from puna.backends.cpu.kernels.linear import few, many
 from puna.backends.cpu.kernels.rows import Operand, RowOp, rows
@@ -57,15 +65,19 @@ class Program:
         threads: int,
     ) -> None:
         self.plan, self.weights, self.raw, self.compiler = plan, weights, tables, compiler
-        self.team = Team(compiler, threads, plan.scratch // threads)
+        parts = parts_bytes(plan.kv, threads)
+        self.scratch = allocate(plan.scratch)
+        self.parts = self.scratch[len(self.scratch) - parts :]
+        self.team = Team(compiler, threads, self.scratch[: len(self.scratch) - parts])
         self.compute = allocate(plan.compute)
         self.cache = {
             layer: tuple(allocate(width * plan.kv.positions) for width in plan.kv.row_bytes(layer))
             for layer in plan.kv.widths
         }
         self.tables = Tables(plan, weights)
+        self.counters = allocate(split_units(threads) * 8)
         self.calls = [self.call(record) for record in plan.records]
-        width = max(9, *(len(call.args) for call in self.calls))
+        width = max(10, *(len(call.args) for call in self.calls))
         self.args = allocate(len(self.calls) * width * 8).view(np.int64).reshape(len(self.calls), width)
         for row, call in zip(self.args, self.calls, strict=True):
             row[: len(call.args)] = call.args
@@ -78,7 +90,7 @@ class Program:
         self.attends = [i for i, c in enumerate(self.calls) if c.shape]
         self.heads = np.array([c.shape.heads_kv for c in self.calls if c.shape], np.int64)
         self.logits = [(i, c.logits) for i, c in enumerate(self.calls) if c.logits is not None]
-        self.ready: dict[tuple[int, int, bool], tuple[NDArray[np.int64], ...]] = {}
+        self.ready: dict[tuple[int, int, str], tuple[NDArray[np.int64], ...]] = {}
 
     def call(self, record: Record) -> Call:
         node = record.nodes[0]
@@ -107,6 +119,7 @@ class Program:
         keys, values = self.cache[cast(int, kv.attrs["layer"])]
         args = [self.address(q), row_bytes(q), self.address(node), row_bytes(node)]
         args += [keys.ctypes.data, values.ctypes.data, self.tables.items.ctypes.data]
+        args += [self.parts.ctypes.data, 0, self.counters.ctypes.data]
         return Call(args, "T", shape=shape_of(node, self.plan))
 
     def rows_call(self, record: Record) -> Call:
@@ -119,13 +132,13 @@ class Program:
         )
         return Call(builder.args, str(dim), spec=Spec.of(rows, ops=ops), logits=builder.logits)
 
-    def spec(self, call: Call, count: int, decode: bool) -> Spec:
+    def spec(self, call: Call, count: int, mode: str) -> Spec:
         """The kernel for a call in a step with `count` rows."""
         if call.spec:
             return call.spec
         if call.shape:
-            tile = min(QUERIES, call.shape.group) if decode else QUERIES
-            return Spec.of(attend, shape=call.shape, tile=tile)
+            tile = QUERIES if mode == "prefill" else min(QUERIES, call.shape.group)
+            return Spec.of(attend_split if mode == "split" else attend, shape=call.shape, tile=tile)
         assert call.weight is not None
         kind = call.weight.type.dtype
         if by_name(kind).is_float:
@@ -147,12 +160,22 @@ class Program:
         fair = max(1, panels // (4 * self.team.threads))
         return panels, min(fair, max(1, CHUNK // max(1, call.args[5])))
 
-    def prepare(self, tokens: int, count: int, decode: bool) -> tuple[NDArray[np.int64], ...]:
+    def mode(self, batch: Batch) -> str:
+        """How attention shares out its work: "prefill", or for single rows "decode", or "split" over a long past."""
+        if len(batch.tokens) > len(batch.spans):
+            return "prefill"
+        units = len(batch.spans) * int(self.heads.max(initial=0))
+        is_long = max((span.length for span in batch.spans), default=0) > BLOCK * self.plan.kv.page
+        shapes = [call.shape for call in self.calls if call.shape]
+        fits = units <= split_units(self.team.threads) and all(shape.group <= MOST_GROUP for shape in shapes)
+        return "split" if is_long and fits and self.team.threads > 1 else "decode"
+
+    def prepare(self, tokens: int, count: int, mode: str) -> tuple[NDArray[np.int64], ...]:
         """Kernel addresses, units and grains of all records for a step of this size."""
-        key = tokens, count, decode
+        key = tokens, count, mode
         if key not in self.ready:
             sizes = {"T": tokens, "R": count}
-            specs = [self.spec(call, sizes[call.dim], decode) for call in self.calls]
+            specs = [self.spec(call, sizes[call.dim], mode) for call in self.calls]
             found = self.compiler.addresses_of(dict.fromkeys(specs))
             shares = [self.units(call, sizes[call.dim]) for call in self.calls]
             columns = [found[spec] for spec in specs], [s[0] for s in shares], [s[1] for s in shares]
@@ -161,11 +184,17 @@ class Program:
 
     def run(self, batch: Batch, logits: NDArray[np.float32]) -> None:
         tokens, count = len(batch.tokens), len(batch.outputs)
-        decode = tokens == len(batch.spans)
-        kernels, units, grains = self.prepare(tokens, count, decode)
+        mode = self.mode(batch)
+        kernels, units, grains = self.prepare(tokens, count, mode)
         self.records[:, 0], self.records[:, 2], self.records[:, 3] = kernels, units, grains
-        items = self.tables.fill(batch, decode)
-        self.records[self.attends, 2] = items * self.heads
+        items = self.tables.fill(batch, mode != "prefill")
+        blocks = (
+            max(span.length for span in batch.spans) // (BLOCK * self.plan.kv.page) + 1
+            if mode == "split"
+            else 1
+        )
+        self.args[self.attends, 8] = blocks
+        self.records[self.attends, 2] = items * self.heads * blocks
         self.args[self.linears["T"], 8], self.args[self.linears["R"], 8] = tokens, count
         for i, argument in self.logits:
             self.args[i, argument] = logits.ctypes.data

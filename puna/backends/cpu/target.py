@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from puna.errors import BackendError
+from puna.backends.cpu.features import family_of, features_of, host_features, is_known
+from puna.errors import RequestError
 
 __all__ = ["Target"]
 
@@ -21,13 +22,17 @@ DOTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "aarch64": (("i8mm", "usdot"), ("dotprod", "sdot")),
 }
+# The other features that kernels choose by.
+CHOICES: Mapping[str, tuple[str, ...]] = {"x86_64": ("sse4.1", "avx2", "fma", "f16c", "avx512f")}
+# What must be said of every processor: LLVM ends the process if it takes one for a 32-bit one.
+NEEDED: Mapping[str, str] = {"x86_64": "+64bit"}
 
 
 @dataclass(frozen=True)
 class Target:
     """A processor to write code for.
 
-    triple, cpu, features: as LLVM names them.  have: the features that are on.  family: "x86_64", "aarch64" or other.
+    triple, cpu, features: as LLVM names them.  have: of the features that kernels choose by, those that are on.
     """
 
     triple: str
@@ -36,24 +41,39 @@ class Target:
     have: frozenset[str]
 
     @classmethod
-    def host(cls, cpu: str | None = None) -> Target:
-        """The machine that this runs on, or an older one of its family (`cpu`, as LLVM names it).
+    def of(cls, triple: str, cpu: str, features: str = "") -> Target:
+        """A processor by its name, with features of its own added (`+name`) or taken away (`-name`), by commas."""
+        family = family_of(triple)
+        features = ",".join(filter(None, (NEEDED.get(family), features)))
+        names = dict.fromkeys((*CHOICES.get(family, ()), *(feature for feature, _ in DOTS.get(family, ()))))
+        return cls(triple, cpu, features, features_of(triple, cpu, features, names))
 
-        Raises BackendError for a processor that LLVM does not know or this machine cannot run.
+    @classmethod
+    def host(cls, cpu: str | None = None) -> Target:
+        """The machine that this runs on, or another of its family (`cpu`, as LLVM names it).
+
+        Code for another never has an instruction that this machine lacks. Raises RequestError where kernels would
+        have chosen one, and for a processor that LLVM does not know.
         """
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        triple = llvm.get_process_triple()
-        own = {name for name, on in llvm.get_host_cpu_features().items() if on}
+        triple, name, own = llvm.get_process_triple(), llvm.get_host_cpu_name(), host_features()
+        here = cls.of(triple, name, ",".join(f"{'+' if on else '-'}{feature}" for feature, on in own.items()))
         if cpu is None:
-            features = ",".join(f"+{name}" for name in sorted(own))
-            return cls(triple, llvm.get_host_cpu_name(), features, frozenset(own))
-        return cls(triple, cpu, "", features_of(triple, cpu))
+            return here
+        if not is_known(triple, cpu, NEEDED.get(here.family, "")):
+            fix = f"give LLVM's name of one, such as {name}"
+            raise RequestError(f"no {here.family} processor is called {cpu!r}", where="PUNA_CPU", fix=fix)
+        missing = cls.of(triple, cpu).have - here.have
+        if missing:
+            what = f"{cpu} has {', '.join(sorted(missing))}, and this machine ({name}) does not"
+            raise RequestError(what, where="PUNA_CPU", fix="name an older processor")
+        return cls.of(triple, cpu, ",".join(f"-{feature}" for feature, on in own.items() if not on))
 
     @property
     def family(self) -> str:
-        arch = self.triple.split("-")[0]
-        return {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
+        """x86_64, aarch64, or what else the triple begins with."""
+        return family_of(self.triple)
 
     @property
     def dot(self) -> str:
@@ -73,6 +93,11 @@ class Target:
         return self.family == "aarch64" or bool({"f16c", "avx512f"} & self.have)
 
     @property
+    def rounds(self) -> bool:
+        """Whether floats are rounded to whole ones by an instruction."""
+        return self.family == "aarch64" or "sse4.1" in self.have
+
+    @property
     def vector(self) -> int:
         """Bytes of a vector register."""
         return 64 if "avx512f" in self.have else 32 if "avx2" in self.have else 16
@@ -84,25 +109,8 @@ class Target:
 
     def machine(self) -> llvm.TargetMachine:
         """A new LLVM target machine; an execution engine takes it over."""
-        target = llvm.Target.from_triple(self.triple)
         # LLVM keeps to half of a 512-bit register unless it is told otherwise.
-        features = f"{self.features},-prefer-256-bit" if "avx512f" in self.have else self.features
-        return target.create_target_machine(cpu=self.cpu, features=features.strip(","), opt=3, reloc="pic")
-
-
-# What named processors have, for tests that compile for an older machine than they run on.
-NAMED: Mapping[str, frozenset[str]] = {
-    "x86-64": frozenset(),
-    "x86-64-v2": frozenset({"ssse3", "sse4.1", "sse4.2", "popcnt"}),
-    "x86-64-v3": frozenset({"ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c"}),
-    "haswell": frozenset({"ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c"}),
-    "generic": frozenset(),
-}
-
-
-def features_of(triple: str, cpu: str) -> frozenset[str]:
-    if cpu not in NAMED:
-        raise BackendError(
-            f"no processor is called {cpu!r}", where="PUNA_CPU", fix=f"use one of {', '.join(NAMED)}"
-        )
-    return NAMED[cpu]
+        wide = "-prefer-256-bit" if "avx512f" in self.have else ""
+        features = ",".join(filter(None, (self.features, wide)))
+        target = llvm.Target.from_triple(self.triple)
+        return target.create_target_machine(cpu=self.cpu, features=features, opt=3, reloc="pic")

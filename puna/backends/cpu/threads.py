@@ -9,10 +9,11 @@ import threading
 import weakref
 
 import numpy as np
+from numpy.typing import NDArray
 
 from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Compiler, Spec
-from puna.backends.cpu.memory import allocate
+from puna.backends.cpu.memory import ALIGN, allocate
 
 __all__ = ["Team", "default_threads"]
 
@@ -73,11 +74,12 @@ class Shared:
 class Team:
     """`threads` threads, the caller's among them. Used by one caller at a time; `close` ends the workers."""
 
-    def __init__(self, compiler: Compiler, threads: int, scratch: int) -> None:
-        self.threads = threads
+    def __init__(self, compiler: Compiler, threads: int, scratch: NDArray[np.uint8]) -> None:
+        """scratch: memory of the kernels' own, shared out evenly."""
+        self.threads, self.scratch = threads, scratch
         self.shared = Shared(compiler, threads)
-        self.scratch = [allocate(scratch) for _ in range(threads)]
-        self.shared.scratch[:] = [block.ctypes.data for block in self.scratch]
+        each = len(scratch) // threads // ALIGN * ALIGN
+        self.shared.scratch[:] = [scratch.ctypes.data + i * each for i in range(threads)]
         workers = [
             threading.Thread(target=self.shared.work, args=(i,), name=f"puna-{i + 1}", daemon=True)
             for i in range(threads - 1)

@@ -59,7 +59,7 @@ def upload(
     """All weights in one block of memory, in the order in which a step reads them."""
     sizes = {node: weight_bytes(graph, node) for node in graph.weights}
     block, at = allocate(sum(sizes.values())), 0
-    weights, team = Weights({}, {}), Team(compiler, threads, PACK_SCRATCH)
+    weights, team = Weights({}, {}), Team(compiler, threads, allocate(PACK_SCRATCH * threads))
     if progress:
         progress.start("packing", len(block))
     for node, size in sizes.items():

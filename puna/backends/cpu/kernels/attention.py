@@ -2,26 +2,41 @@
 
 A unit of work is one item, some rows of one sequence, with one key/value head. Its queries, the rows times the heads
 that share the key/value head, are taken a tile at a time, so that each load of keys and values serves the whole tile.
-Pages follow one another in order, whatever the tile, so a query's result does not depend on what stands beside it.
+
+Pages are folded into blocks of BLOCK pages, and blocks into the result, both in order and at fixed positions. So a
+query's result depends neither on what stands beside it nor on whether one thread folds all blocks (`attend`) or
+several a block each (`attend_split`, for a few queries over a long past).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
 from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
 from puna.backends.cpu.verbs import exp, fma, load_floats, max_lanes, maximum, sum_lanes, tanh
-from puna.plan.kv import PAGE
+from puna.plan.kv import PAGE, KVLayout
 from puna.quants import by_name
 
-__all__ = ["ITEM_BYTES", "Shape", "attend", "attend_scratch"]
+__all__ = [
+    "BLOCK",
+    "ITEM_BYTES",
+    "MOST_GROUP",
+    "Shape",
+    "attend",
+    "attend_scratch",
+    "attend_split",
+    "parts_bytes",
+    "split_units",
+]
 
 ITEM_BYTES = 32  # 0 first row, 8 rows, 16 position of the first row, 24 address of the sequence's pages, i32
 LANES = 16
 HIDDEN = -1e30  # the score of what a query may not see
 SPLIT = PAGE // LANES
+BLOCK = 8  # pages of a block
+MOST_GROUP = 16  # query heads to a key/value head, up to which memory for `attend_split` is planned
 
 
 @dataclass(frozen=True)
@@ -50,77 +65,215 @@ class Shape:
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a tile: its address, its position, the largest score so far and the sum of weights."""
+    """One query of a tile: its address, its position, where its result goes and whether it counts.
+
+    largest, total: the largest score so far and the sum of weights, of the block being folded.
+    """
 
     q: Ptr
     position: Value
+    out: Ptr
+    counts: Value
     largest: Var
     total: Var
 
 
+@dataclass(frozen=True)
+class Past:
+    """What a tile attends to: one head's keys and values by page. weights, sums: the tile's scratch memory."""
+
+    pages: Ptr
+    keys: Ptr
+    values: Ptr
+    head: Value
+    weights: Ptr
+    sums: Ptr
+
+
 def attend_scratch(shape: Shape, tile: int) -> int:
-    """Bytes of scratch: weights of a page and the running sum of values, for each query of a tile."""
-    return tile * 4 * (PAGE + shape.value)
+    """Bytes of scratch for each query of a tile: weights of a page, sums of values of a block and of all."""
+    return tile * 4 * (PAGE + 2 * shape.value)
+
+
+def partial_bytes(value: int) -> int:
+    """Bytes of one query's part of a block: largest score, sum of weights, sums of values, in whole vectors."""
+    return -(-(2 + value) * 4 // 64) * 64
+
+
+def split_units(threads: int) -> int:
+    """Most items times heads for which `attend_split` is worth its while: more keep all threads busy by themselves."""
+    return 2 * threads
+
+
+def parts_bytes(kv: KVLayout, threads: int) -> int:
+    """Bytes of all the parts that `attend_split` may have to keep."""
+    blocks = -(-kv.positions // (PAGE * BLOCK))
+    largest = max((value for _, _, value in kv.widths.values()), default=0)
+    return split_units(threads) * blocks * MOST_GROUP * partial_bytes(largest)
 
 
 def attend(k: Kernel, *, shape: Shape, tile: int) -> None:
     """args: 0 queries f32, 8 bytes between rows, 16 result f32, 24 bytes between rows, 32 keys, 40 values, 48 items."""
     args, begin, end, scratch = k.args
-    queries, out, keys, values = (args.ptr(o) for o in (0, 16, 32, 40))
-    q_stride, out_stride = (args.load("i64", offset=o, align=8) for o in (8, 24))
-    items = args.ptr(48)
     for unit in k.loop(begin, end):
-        item, head = items.at(unit // shape.heads_kv * ITEM_BYTES), unit % shape.heads_kv
-        first, rows, position = (item.load("i64", offset=o, align=8) for o in (0, 8, 16))
-        pages, count = item.ptr(24), rows * shape.group
-        for start in k.loop(0, count, tile):
-            places = [k.select(start + i < count, start + i, count - 1) for i in range(tile)]
-            tile_rows = [place // shape.group for place in places]
-            heads = [head * shape.group + place % shape.group for place in places]
-            tile_queries = [
-                Query(
-                    queries.at((first + row) * q_stride + h * (shape.key * 4)),
-                    (position + row).to("i32"),
-                    k.var(k.const("f32", HIDDEN)),
-                    k.var(k.zeros("f32")),
-                )
-                for row, h in zip(tile_rows, heads, strict=True)
-            ]
-            sums = scratch.at(tile * PAGE * 4)
-            over_pages(k, shape, tile_queries, pages, keys, values, head, scratch, sums)
-            for i, (row, h) in enumerate(zip(tile_rows, heads, strict=True)):
-                with k.when(start + i < count):
-                    target = out.at((first + row) * out_stride + h * (shape.value * 4))
-                    finish(k, shape, tile_queries[i], sums.at(i * shape.value * 4), target)
+        item, head = args.ptr(48).at(unit // shape.heads_kv * ITEM_BYTES), unit % shape.heads_kv
+        past = past_of(shape, args, item, head, scratch, tile)
+        totals = past.sums.at(tile * shape.value * 4)
+        for queries in tiles(k, shape, args, item, head, tile):
+            first, last = page_range(k, shape, queries)
+            folded = [(k.var(k.const("f32", HIDDEN)), k.var(k.zeros("f32"))) for _ in queries]
+            clear(k, totals, tile * shape.value)
+            for block in k.loop(first // BLOCK, last // BLOCK + 1):
+                fold_block(k, shape, queries, past, block, first, last)
+                for i, (query, (largest, total)) in enumerate(zip(queries, folded, strict=True)):
+                    part, whole = (s.at(i * shape.value * 4) for s in (past.sums, totals))
+                    join(k, shape, largest, total, whole, query.largest.now, query.total.now, part)
+            for i, (query, (_, total)) in enumerate(zip(queries, folded, strict=True)):
+                with k.when(query.counts):
+                    finish(k, shape, total.now, totals.at(i * shape.value * 4), query.out)
 
 
-def over_pages(
+def attend_split(k: Kernel, *, shape: Shape, tile: int) -> None:
+    """As `attend`, a block of one item a unit, for items of one row; whoever folds an item's last block joins them all.
+
+    args: as `attend`, then 56 parts, 64 blocks that an item may have, 72 counters, an i64 for each item and head.
+    """
+    args, begin, end, scratch = k.args
+    most = args.load("i64", offset=64, align=8)
+    size = partial_bytes(shape.value)
+    for unit in k.loop(begin, end):
+        place, block = unit // most, unit % most
+        item, head = args.ptr(48).at(place // shape.heads_kv * ITEM_BYTES), place % shape.heads_kv
+        past = past_of(shape, args, item, head, scratch, tile)
+        position = item.load("i64", offset=16, align=8)
+        blocks = position // (PAGE * BLOCK) + 1
+        parts = args.ptr(56).at(place * most * (shape.group * size))
+        with k.when(block < blocks):
+            g = k.var(k.zeros("i64"))
+            for queries in tiles(k, shape, args, item, head, tile):
+                first, last = page_range(k, shape, queries)
+                fold_block(k, shape, queries, past, block, first, last)
+                for i, query in enumerate(queries):
+                    with k.when(query.counts):
+                        part = parts.at((block * shape.group + g.now + i) * size)
+                        part.store(query.largest.now, 0, 4)
+                        part.store(query.total.now, 4, 4)
+                        copy(k, past.sums.at(i * shape.value * 4), part.at(8), shape.value)
+                g.set(g.now + tile)
+            counter = args.ptr(72).at(place * 8)
+            with k.when((k.add_shared(counter, 1) + 1).compare("==", blocks)):
+                k.swap_shared(counter, 0)
+                join_parts(k, shape, args, item, head, parts, blocks, past.sums)
+
+
+def join_parts(
+    k: Kernel, shape: Shape, args: Ptr, item: Ptr, head: Value, parts: Ptr, blocks: Value, sums: Ptr
+) -> None:
+    """All blocks of an item's queries, in order, to their results."""
+    size = partial_bytes(shape.value)
+    row = item.load("i64", align=8) * args.load("i64", offset=24, align=8)
+    for g in k.loop(0, shape.group):
+        largest, total = k.var(k.const("f32", HIDDEN)), k.var(k.zeros("f32"))
+        clear(k, sums, shape.value)
+        for block in k.loop(0, blocks):
+            part = parts.at((block * shape.group + g) * size)
+            join(
+                k,
+                shape,
+                largest,
+                total,
+                sums,
+                part.load("f32", 1, 0, 4),
+                part.load("f32", 1, 4, 4),
+                part.at(8),
+            )
+        out = args.ptr(16).at(row + (head * shape.group + g) * (shape.value * 4))
+        finish(k, shape, total.now, sums, out)
+
+
+def past_of(shape: Shape, args: Ptr, item: Ptr, head: Value, scratch: Ptr, tile: int) -> Past:
+    return Past(item.ptr(24), args.ptr(32), args.ptr(40), head, scratch, scratch.at(tile * PAGE * 4))
+
+
+def tiles(k: Kernel, shape: Shape, args: Ptr, item: Ptr, head: Value, tile: int) -> Iterator[list[Query]]:
+    """The queries of an item and a head, `tile` at a time; the last tile is filled up with one that does not count."""
+    queries, out = args.ptr(0), args.ptr(16)
+    q_stride, out_stride = (args.load("i64", offset=o, align=8) for o in (8, 24))
+    first, rows, position = (item.load("i64", offset=o, align=8) for o in (0, 8, 16))
+    count = rows * shape.group
+    for start in k.loop(0, count, tile):
+        made = []
+        for i in range(tile):
+            place = k.select(start + i < count, start + i, count - 1)
+            row, h = place // shape.group, head * shape.group + place % shape.group
+            q = queries.at((first + row) * q_stride + h * (shape.key * 4))
+            target = out.at((first + row) * out_stride + h * (shape.value * 4))
+            state = k.var(k.const("f32", HIDDEN)), k.var(k.zeros("f32"))
+            made.append(Query(q, (position + row).to("i32"), target, start + i < count, *state))
+        yield made
+
+
+def page_range(k: Kernel, shape: Shape, queries: Sequence[Query]) -> tuple[Value, Value]:
+    """The first and the last page that some query of a tile sees; positions ascend."""
+    last = queries[-1].position.to("i64")
+    if not shape.window:
+        return k.const("i64", 0), last // PAGE
+    oldest = queries[0].position.to("i64") - (shape.window - 1)
+    return k.select(oldest > 0, oldest, k.const("i64", 0)) // PAGE, last // PAGE
+
+
+def fold_block(
+    k: Kernel, shape: Shape, queries: Sequence[Query], past: Past, block: Value, first: Value, last: Value
+) -> None:
+    """Fold a block's pages, of those between `first` and `last`, into the queries' state and sums, from nothing."""
+    for query in queries:
+        query.largest.set(k.const("f32", HIDDEN))
+        query.total.set(k.zeros("f32"))
+    clear(k, past.sums, len(queries) * shape.value)
+    start, stop = block * BLOCK, block * BLOCK + BLOCK
+    start = k.select(start > first, start, first)
+    stop = k.select(stop <= last, stop, last + 1)
+    ends = queries[-1].position.to("i64") + 1
+    for page in k.loop(start, stop):
+        at = past.pages.load("i32", 1, page * 4, 4).to("i64") * shape.heads_kv + past.head
+        base = page * PAGE
+        factors = weigh(k, shape, queries, past.keys.at(at * shape.k_page), base.to("i32"), past.weights)
+        left = ends - base
+        seen = k.select(left < PAGE, left, k.const("i64", PAGE))
+        mix(k, shape, len(queries), factors, past.values.at(at * shape.v_page), seen, past.weights, past.sums)
+
+
+def join(
     k: Kernel,
     shape: Shape,
-    queries: Sequence[Query],
-    pages: Ptr,
-    keys: Ptr,
-    values: Ptr,
-    head: Value,
-    weights: Ptr,
+    largest: Var,
+    total: Var,
     sums: Ptr,
+    other: Value,
+    other_total: Value,
+    others: Ptr,
 ) -> None:
-    """Fold every page that some query of the tile sees into the running sums, page by page."""
+    """Fold another part into a running largest score, sum of weights and sums of values."""
+    top = maximum(largest.now, other)
+    mine, its = exp(largest.now - top), exp(other - top)
+    total.set(fma(other_total, its, total.now * mine))
+    largest.set(top)
     lanes = gcd(shape.value, LANES)
-    for i in k.loop(0, len(queries) * shape.value * 4, lanes * 4):
-        sums.store(k.zeros("f32", lanes), i, 4)
-    last = queries[-1].position.to("i64")
-    first = k.const("i64", 0)
-    if shape.window:
-        oldest = queries[0].position.to("i64") - (shape.window - 1)
-        first = k.select(oldest > 0, oldest, first)
-    for page in k.loop(first // PAGE, last // PAGE + 1):
-        at = pages.load("i32", 1, page * 4, 4).to("i64") * shape.heads_kv + head
-        base = page * PAGE
-        factors = weigh(k, shape, queries, keys.at(at * shape.k_page), base.to("i32"), weights)
-        left = last + 1 - base
-        seen = k.select(left < PAGE, left, k.const("i64", PAGE))
-        mix(k, shape, len(queries), factors, values.at(at * shape.v_page), seen, weights, sums)
+    for i in k.loop(0, shape.value * 4, lanes * 4):
+        kept = sums.load("f32", lanes, i, 4) * mine.splat(lanes)
+        sums.store(fma(others.load("f32", lanes, i, 4), its, kept), i, 4)
+
+
+def clear(k: Kernel, at: Ptr, count: int) -> None:
+    lanes = gcd(count, LANES)
+    for i in k.loop(0, count * 4, lanes * 4):
+        at.store(k.zeros("f32", lanes), i, 4)
+
+
+def copy(k: Kernel, source: Ptr, target: Ptr, count: int) -> None:
+    lanes = gcd(count, LANES)
+    for i in k.loop(0, count * 4, lanes * 4):
+        target.store(source.load("f32", lanes, i, 4), i, 4)
 
 
 def weigh(
@@ -209,9 +362,9 @@ def mix(
                 sums.store(totals[i][c].now, (column + (i * shape.value + c * lanes)) * 4, 4)
 
 
-def finish(k: Kernel, shape: Shape, query: Query, sums: Ptr, out: Ptr) -> None:
+def finish(k: Kernel, shape: Shape, total: Value, sums: Ptr, out: Ptr) -> None:
     """The weighted mean: sums over the sum of weights."""
     lanes = gcd(shape.value, LANES)
-    inverse = (k.const("f32", 1.0) / query.total.now).splat(lanes)
+    inverse = (k.const("f32", 1.0) / total).splat(lanes)
     for i in k.loop(0, shape.value * 4, lanes * 4):
         out.store(sums.load("f32", lanes, i, 4) * inverse, i, 4)

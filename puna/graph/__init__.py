@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from puna.graph.alibi import slopes
 from puna.graph.dump import dump
 from puna.graph.node import Dim, Graph, Node, Type, make
 from puna.graph.ops import ELEMENTWISE, OPS, SpecError
@@ -21,4 +22,5 @@ __all__ = [
     "check",
     "dump",
     "make",
+    "slopes",
 ]

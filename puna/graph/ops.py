@@ -121,10 +121,11 @@ def kv_store(types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def attend(types: Sequence[Type], attrs: Attrs) -> Type:
-    q, kv = types
+    q, kv = types[:2]
     heads, kv_heads = cast(int, q.shape[1]), cast(int, kv.shape[0])
     need(kv.dtype == "kv" and q.shape[2] == kv.shape[1], f"{q} does not fit {kv}")
     need(heads % kv_heads == 0, f"{heads} heads do not share {kv_heads} key/value heads evenly")
+    need(len(types) < 3 or types[2].shape == (heads,), "wants one sink a head")
     return Type("f32", (q.shape[0], heads, kv.shape[2]))
 
 
@@ -189,7 +190,10 @@ OPS: Mapping[str, Op] = {
         ("k", "v"), ("layer",), kv_store, "append this step's keys and values to the cache of a layer"
     ),
     "attend": Op(
-        ("q", "kv"), ("scale", "window", "softcap"), attend, "causal attention over the cached keys"
+        ("q", "kv", "sinks?"),
+        ("scale", "window", "softcap", "alibi"),
+        attend,
+        "causal attention over the cached keys; a sink is a score of its head without a value",
     ),
     "select": Op(("x",), (), select, "the rows whose logits are asked for"),
     "quantize": Op(

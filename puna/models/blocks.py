@@ -41,7 +41,9 @@ def attention(x: Node, l: Layer, rope: Rope, *, scale: float = 0.0, factors: Nod
         q = make("temper", q, length=c.yarn.context if c.yarn else c.n_ctx_train, by=c.temper_scale)
     kv = make("kv_store", k, v, layer=l.index)
     scale = scale or c.scale or 1.0 / math.sqrt(c.head_k)
-    y = make("attend", q, kv, scale=scale, window=l.window, softcap=c.softcap)  # [T, n_head, head_v]
+    y = make(
+        "attend", q, kv, scale=scale, window=l.window, softcap=c.softcap, alibi=0.0
+    )  # [T, n_head, head_v]
     y = make("reshape", y, shape=("T", l.n_head * c.head_v))
     return linear(y, l.attn_output, c.n_embd)  # [T, width]
 

@@ -58,7 +58,7 @@ Q = make("reshape", X, shape=("T", 2, 4))
         ("top", (X,), {"k": 9}),
         ("select", (weight("w", 3, 7),), {}),
         ("gated", (X, X), {"act": "cubic"}),
-        ("attend", (Q, X), {"scale": 1.0, "window": 0, "softcap": 0.0}),
+        ("attend", (Q, X), {"scale": 1.0, "window": 0, "softcap": 0.0, "alibi": 0.0}),
         ("linear_experts", (X, weight("w", 2, 3, 7), make("top", X, k=2)), {}),
         ("kv_store", (Q, X), {"layer": 0}),
     ],
@@ -74,7 +74,7 @@ def test_heads_share_evenly() -> None:
     kv = make("kv_store", Q, Q, layer=0)
     three = make("reshape", make("embed", weight("t", 9, 12), make("tokens")), shape=("T", 3, 4))
     with pytest.raises(SpecError, match="evenly"):
-        make("attend", three, kv, scale=1.0, window=0, softcap=0.0)
+        make("attend", three, kv, scale=1.0, window=0, softcap=0.0, alibi=0.0)
 
 
 def test_check_finds_a_wrong_type() -> None:
@@ -97,7 +97,9 @@ def test_check_allows_one_store_a_layer() -> None:
     y = X
     for _ in range(2):
         kv = make("kv_store", Q, Q, layer=0)
-        y = y + make("reshape", make("attend", Q, kv, scale=1.0, window=0, softcap=0.0), shape=("T", 8))
+        y = y + make(
+            "reshape", make("attend", Q, kv, scale=1.0, window=0, softcap=0.0, alibi=0.0), shape=("T", 8)
+        )
     with pytest.raises(SpecError, match="twice"):
         check(Graph(make("select", y)))
 

@@ -29,7 +29,9 @@ def decoder(layers: int = 2) -> Graph:
         )
         q = make("rope", q, rope=Rope(4, 1e4, "halves"))
         kv = make("kv_store", make("rope", k, rope=Rope(4, 1e4, "halves")), v, layer=i)
-        y = make("reshape", make("attend", q, kv, scale=0.5, window=0, softcap=0.0), shape=("T", 8))
+        y = make(
+            "reshape", make("attend", q, kv, scale=0.5, window=0, softcap=0.0, alibi=0.0), shape=("T", 8)
+        )
         x = x + make("linear", y, weight(f"{i}.o", 8, 8))
         y = norm(x, f"{i}.ffn_norm")
         gate = make("silu", make("linear", y, weight(f"{i}.gate", 16, 8)))

@@ -115,11 +115,12 @@ class Program:
         return Call(args, str(node.type.shape[0]), weight=weight, logits=logits)
 
     def attend_call(self, node: Node) -> Call:
-        q, kv = node.inputs
+        q, kv = node.inputs[:2]
         keys, values = self.cache[cast(int, kv.attrs["layer"])]
         args = [self.address(q), row_bytes(q), self.address(node), row_bytes(node)]
         args += [keys.ctypes.data, values.ctypes.data, self.tables.items.ctypes.data]
-        args += [self.parts.ctypes.data, 0, self.counters.ctypes.data]
+        sinks = self.address(node.inputs[2]) if len(node.inputs) > 2 else 0
+        args += [self.parts.ctypes.data, 0, self.counters.ctypes.data, self.tables.slopes_of(node), sinks]
         return Call(args, "T", shape=shape_of(node, self.plan))
 
     def rows_call(self, record: Record) -> Call:
@@ -281,4 +282,5 @@ def shape_of(node: Node, plan: Plan) -> Shape:
     heads, key, value = plan.kv.widths[cast(int, node.inputs[1].attrs["layer"])]
     group = cast(int, node.type.shape[1]) // heads
     scale, window, softcap = (cast(Any, node.attrs[n]) for n in ("scale", "window", "softcap"))
-    return Shape(heads, group, key, value, plan.kv.k_type, plan.kv.v_type, scale, window, softcap)
+    kinds, alibi = (plan.kv.k_type, plan.kv.v_type), bool(node.attrs["alibi"])
+    return Shape(heads, group, key, value, *kinds, scale, window, softcap, alibi, len(node.inputs) > 2)

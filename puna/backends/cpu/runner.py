@@ -5,6 +5,7 @@ Memory that the threads share, in i64 and addresses:
     record (64 bytes)   0 kernel   8 args   16 units of work   24 grain: units a claim   32 next: first unclaimed unit
                         40 ends: how many records, this one last, end here at a barrier; 0 goes on without one
     job (256 bytes)     0 records   8 count of records   16 threads   24 yield: a C function that gives up the core
+                        32 spins: looks at a barrier before the core is given up
                         64 arrived: threads at the barrier   128 phase: barriers passed
                         192 ticket: jobs posted so far
     nap (64 bytes, one a worker)   0 asleep: 1 while the worker waits in Python
@@ -18,8 +19,7 @@ __all__ = ["JOB_BYTES", "NAP_BYTES", "RECORD_BYTES", "post", "run", "serve"]
 
 RECORD_BYTES, JOB_BYTES, NAP_BYTES = 64, 256, 64
 ARRIVED, PHASE, TICKET = 64, 128, 192
-SPINS = 2000  # looks at a barrier before the core is given up for a while
-WAITS = 20_000  # looks for a new job before a worker goes to sleep
+WAITS = 100_000  # looks for a new job before a worker goes to sleep: some milliseconds
 
 
 def run(k: Kernel) -> None:
@@ -60,7 +60,7 @@ def barrier(k: Kernel, job: Ptr, record: Ptr, ends: Value, threads: Value) -> No
             k.leave_if(k.load_shared(job.at(PHASE)).compare("!=", phase))
             pause(k)
             spins.set(spins.now + 1)
-            with k.when(spins.now > SPINS):
+            with k.when(spins.now > job.load("i64", offset=32, align=8)):
                 k.call(job.ptr(24))
 
 

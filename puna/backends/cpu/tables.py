@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from puna.backends.cpu.kernels.attention import ITEM_BYTES
 from puna.backends.cpu.memory import allocate
-from puna.graph import Node, Rope
+from puna.graph import Node, Rope, slopes
 from puna.plan import Batch, Plan
 
 __all__ = ["Tables"]
@@ -32,6 +32,7 @@ class Tables:
         self.items = allocate(plan.tokens * ITEM_BYTES).view(np.int64).reshape(-1, ITEM_BYTES // 8)
         self.angles: dict[tuple[Rope, str], tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
         self.tempers: dict[tuple[int, float], NDArray[np.float32]] = {}
+        self.slopes: dict[tuple[int, float], NDArray[np.float32]] = {}
         for node in plan.graph.nodes:
             if node.op == "rope" and angle_key(node) not in self.angles:
                 rule = cast(Rope, node.attrs["rope"])
@@ -52,6 +53,15 @@ class Tables:
         if node.op == "rope":
             return (self.angles[angle_key(node)][1].ctypes.data,)
         return (self.tempers[temper_key(node)].ctypes.data,) if node.op == "temper" else ()
+
+    def slopes_of(self, node: Node) -> int:
+        """The address of an attention's ALiBi slopes, f32 [heads]; 0 where it has none."""
+        key = cast(int, node.type.shape[1]), cast(float, node.attrs["alibi"])
+        if not key[1]:
+            return 0
+        if key not in self.slopes:
+            self.slopes[key] = np.array(slopes(*key), np.float32)
+        return int(self.slopes[key].ctypes.data)
 
     def fill(self, batch: Batch, decode: bool) -> int:
         """Take over a batch; gives the number of attention's items."""

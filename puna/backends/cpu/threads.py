@@ -21,6 +21,7 @@ RUN = Spec(runner.run, (), ("ptr", "ptr"))
 POST = Spec(runner.post, (), ("ptr", "ptr", "i64", "ptr"))
 SERVE = Spec(runner.serve, (), ("ptr", "ptr", "ptr", "ptr"))
 POINTER = ctypes.c_void_p
+PATIENT, HASTY = 100_000, 500  # looks at a barrier before the core is given up
 
 
 class Shared:
@@ -35,6 +36,8 @@ class Shared:
         self.memory = allocate(runner.JOB_BYTES + runner.NAP_BYTES * threads)
         self.job = self.memory[: runner.JOB_BYTES].view(np.int64)
         self.job[2], self.job[3] = threads, yield_address()
+        # A core given up on a busy machine is gone for milliseconds: that is for threads without one of their own.
+        self.job[4] = PATIENT if threads <= cores() else HASTY
         self.naps = [
             self.memory.ctypes.data + runner.JOB_BYTES + i * runner.NAP_BYTES for i in range(threads)
         ]
@@ -107,9 +110,14 @@ def yield_address() -> int:
     return address
 
 
+def cores() -> int:
+    """Cores, hardware threads among them, that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def default_threads() -> int:
     """Physical cores, as far as this process may use them."""
     import psutil
 
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = cores()
     return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))

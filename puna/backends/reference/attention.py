@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.backends.reference.step import Step
-from puna.graph import Node
+from puna.graph import Node, slopes
 from puna.plan import KVLayout, Span
 from puna.quants import by_name, dequantize, quantize
 
@@ -50,8 +50,8 @@ def slots_of(span: Span, page: int, first: int) -> Array | slice:
     return cast(Array, rows[offset : offset + count])
 
 
-def attend(step: Step, node: Node, out: Array, q: Array, kv: None) -> None:
-    """softmax(scale * q @ k.T) @ v for q [T, heads, key], over each sequence's own cache."""
+def attend(step: Step, node: Node, out: Array, q: Array, kv: None, sinks: Array | None = None) -> None:
+    """softmax(scale * q @ k.T) @ v for q [T, heads, key], over each sequence's own cache; sinks: [heads]."""
     layer = cast(int, node.inputs[1].attrs["layer"])
     window = cast(int, node.attrs["window"])
     heads, key, value = step.layout.widths[layer]
@@ -73,10 +73,12 @@ def attend(step: Step, node: Node, out: Array, q: Array, kv: None) -> None:
         for start in range(span.start, span.start + span.count, block):
             stop = min(start + block, span.start + span.count)
             positions = step.batch.positions[start:stop] - first
-            out[start:stop] = attend_block(node, q[start:stop], k, v, positions, rest)
+            out[start:stop] = attend_block(node, q[start:stop], k, v, positions, rest, sinks)
 
 
-def attend_block(node: Node, q: Array, k: Array, v: Array, positions: Array, scratch: Array) -> Array:
+def attend_block(
+    node: Node, q: Array, k: Array, v: Array, positions: Array, scratch: Array, sinks: Array | None
+) -> Array:
     """Attention of q [n, heads, key] over k, v [length, kv heads, size]; positions [n] count from k's first row."""
     n, heads, size = q.shape
     length, kv_heads, value = v.shape
@@ -95,9 +97,17 @@ def attend_block(node: Node, q: Array, k: Array, v: Array, positions: Array, scr
     hidden = past > positions[:, None]
     if window:
         hidden |= past <= positions[:, None] - window
-    scores.reshape(kv_heads, group, n, length)[:, :, hidden] = -np.inf
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    by_head = scores.reshape(heads, n, length)
+    if node.attrs["alibi"]:
+        slope = np.array(slopes(heads, cast(float, node.attrs["alibi"])), np.float32)
+        by_head += slope[:, None, None] * (past - positions[:, None]).astype(np.float32)
+    by_head[:, hidden] = -np.inf
+    largest = by_head.max(axis=-1, keepdims=True)  # [heads, n, 1]
+    if sinks is not None:
+        largest = np.maximum(largest, sinks[:, None, None])
+    by_head -= largest
+    np.exp(by_head, out=by_head)
+    total = by_head.sum(axis=-1, keepdims=True)
+    by_head /= total if sinks is None else total + np.exp(sinks[:, None, None] - largest)
     mixed: Array = np.matmul(scores, v.transpose(1, 0, 2))  # [kv heads, group * n, value]
     return cast(Array, mixed.reshape(heads, n, value).transpose(1, 0, 2))

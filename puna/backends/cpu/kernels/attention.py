@@ -1,4 +1,4 @@
-"""Attention over pages: causal, grouped heads, sliding window, soft cap, online softmax.
+"""Attention over pages: causal, grouped heads, sliding window, soft cap, ALiBi, sinks, online softmax.
 
 A unit of work is one item, some rows of one sequence, with one key/value head. Its queries, the rows times the heads
 that share the key/value head, are taken a tile at a time, so that each load of keys and values serves the whole tile.
@@ -52,6 +52,8 @@ class Shape:
     scale: float
     window: int
     softcap: float
+    alibi: bool = False
+    sinks: bool = False
 
     @property
     def k_page(self) -> int:
@@ -65,12 +67,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a tile: its address, its position, where its result goes and whether it counts.
+    """One query of a tile: its address, its head, its position, where its result goes and whether it counts.
 
     largest, total: the largest score so far and the sum of weights, of the block being folded.
     """
 
     q: Ptr
+    head: Value
     position: Value
     out: Ptr
     counts: Value
@@ -85,6 +88,7 @@ class Past:
     pages: Ptr
     keys: Ptr
     values: Ptr
+    slopes: Ptr
     head: Value
     weights: Ptr
     sums: Ptr
@@ -113,7 +117,11 @@ def parts_bytes(kv: KVLayout, threads: int) -> int:
 
 
 def attend(k: Kernel, *, shape: Shape, tile: int) -> None:
-    """args: 0 queries f32, 8 bytes between rows, 16 result f32, 24 bytes between rows, 32 keys, 40 values, 48 items."""
+    """All blocks of an item and a head a unit.
+
+    args: 0 queries f32, 8 bytes between rows, 16 result f32, 24 bytes between rows, 32 keys, 40 values, 48 items;
+    80 slopes and 88 sinks, f32 a head, where the shape has them.
+    """
     args, begin, end, scratch = k.args
     for unit in k.loop(begin, end):
         item, head = args.ptr(48).at(unit // shape.heads_kv * ITEM_BYTES), unit % shape.heads_kv
@@ -128,9 +136,9 @@ def attend(k: Kernel, *, shape: Shape, tile: int) -> None:
                 for i, (query, (largest, total)) in enumerate(zip(queries, folded, strict=True)):
                     part, whole = (s.at(i * shape.value * 4) for s in (past.sums, totals))
                     join(k, shape, largest, total, whole, query.largest.now, query.total.now, part)
-            for i, (query, (_, total)) in enumerate(zip(queries, folded, strict=True)):
+            for i, (query, state) in enumerate(zip(queries, folded, strict=True)):
                 with k.when(query.counts):
-                    finish(k, shape, total.now, totals.at(i * shape.value * 4), query.out)
+                    finish(k, shape, args, query.head, *state, totals.at(i * shape.value * 4), query.out)
 
 
 def attend_split(k: Kernel, *, shape: Shape, tile: int) -> None:
@@ -188,11 +196,12 @@ def join_parts(
                 part.at(8),
             )
         out = args.ptr(16).at(row + (head * shape.group + g) * (shape.value * 4))
-        finish(k, shape, total.now, sums, out)
+        finish(k, shape, args, head * shape.group + g, largest, total, sums, out)
 
 
 def past_of(shape: Shape, args: Ptr, item: Ptr, head: Value, scratch: Ptr, tile: int) -> Past:
-    return Past(item.ptr(24), args.ptr(32), args.ptr(40), head, scratch, scratch.at(tile * PAGE * 4))
+    sums = scratch.at(tile * PAGE * 4)
+    return Past(item.ptr(24), args.ptr(32), args.ptr(40), args.ptr(80), head, scratch, sums)
 
 
 def tiles(k: Kernel, shape: Shape, args: Ptr, item: Ptr, head: Value, tile: int) -> Iterator[list[Query]]:
@@ -209,7 +218,7 @@ def tiles(k: Kernel, shape: Shape, args: Ptr, item: Ptr, head: Value, tile: int)
             q = queries.at((first + row) * q_stride + h * (shape.key * 4))
             target = out.at((first + row) * out_stride + h * (shape.value * 4))
             state = k.var(k.const("f32", HIDDEN)), k.var(k.zeros("f32"))
-            made.append(Query(q, (position + row).to("i32"), target, start + i < count, *state))
+            made.append(Query(q, h, (position + row).to("i32"), target, start + i < count, *state))
         yield made
 
 
@@ -237,7 +246,7 @@ def fold_block(
     for page in k.loop(start, stop):
         at = past.pages.load("i32", 1, page * 4, 4).to("i64") * shape.heads_kv + past.head
         base = page * PAGE
-        factors = weigh(k, shape, queries, past.keys.at(at * shape.k_page), base.to("i32"), past.weights)
+        factors = weigh(k, shape, queries, past, past.keys.at(at * shape.k_page), base.to("i32"))
         left = ends - base
         seen = k.select(left < PAGE, left, k.const("i64", PAGE))
         mix(k, shape, len(queries), factors, past.values.at(at * shape.v_page), seen, past.weights, past.sums)
@@ -277,7 +286,7 @@ def copy(k: Kernel, source: Ptr, target: Ptr, count: int) -> None:
 
 
 def weigh(
-    k: Kernel, shape: Shape, queries: Sequence[Query], keys: Ptr, base: Value, weights: Ptr
+    k: Kernel, shape: Shape, queries: Sequence[Query], past: Past, keys: Ptr, base: Value
 ) -> list[Value]:
     """Weights of a page's positions for each query, f32 [queries, PAGE]; gives what earlier sums shrink by."""
     size = by_name(shape.k_kind).bytes
@@ -291,7 +300,8 @@ def weigh(
                 total.set(fma(q, column, total.now))
     factors = []
     for i, (query, totals) in enumerate(zip(queries, scores, strict=True)):
-        found, visible = masked(k, shape, query, [t.now for t in totals], base)
+        slope = past.slopes.load("f32", 1, query.head * 4, 4) if shape.alibi else None
+        found, visible = masked(k, shape, query, [t.now for t in totals], base, slope)
         top = found[0]
         for part in found[1:]:
             top = maximum(top, part)
@@ -300,7 +310,7 @@ def weigh(
         added = k.zeros("f32", LANES)
         for c, (part, seen) in enumerate(zip(found, visible, strict=True)):
             weight = k.select(seen, exp(part - largest.splat(LANES)), k.zeros("f32", LANES))
-            weights.store(weight, (i * PAGE + c * LANES) * 4, 4)
+            past.weights.store(weight, (i * PAGE + c * LANES) * 4, 4)
             added = added + weight
         query.total.set(query.total.now * factor + sum_lanes(added))
         query.largest.set(largest)
@@ -309,7 +319,7 @@ def weigh(
 
 
 def masked(
-    k: Kernel, shape: Shape, query: Query, scores: Sequence[Value], base: Value
+    k: Kernel, shape: Shape, query: Query, scores: Sequence[Value], base: Value, slope: Value | None
 ) -> tuple[list[Value], list[Value]]:
     """Scaled scores, HIDDEN where the query may not look, and where it may."""
     found, visible = [], []
@@ -318,6 +328,8 @@ def masked(
         if shape.softcap:
             score = tanh(score * (1.0 / shape.softcap)) * shape.softcap
         places = k.lanes("i32", [c * LANES + n for n in range(LANES)]) + base
+        if slope is not None:
+            score = fma(slope.splat(LANES), (places - query.position).to("f32"), score)
         seen = places <= query.position.splat(LANES)
         if shape.window:
             seen = k.both(seen, places > (query.position - shape.window).splat(LANES))
@@ -362,9 +374,17 @@ def mix(
                 sums.store(totals[i][c].now, (column + (i * shape.value + c * lanes)) * 4, 4)
 
 
-def finish(k: Kernel, shape: Shape, total: Value, sums: Ptr, out: Ptr) -> None:
-    """The weighted mean: sums over the sum of weights."""
+def finish(
+    k: Kernel, shape: Shape, args: Ptr, head: Value, largest: Var, total: Var, sums: Ptr, out: Ptr
+) -> None:
+    """The weighted mean: sums over the sum of weights, the sink's among them."""
     lanes = gcd(shape.value, LANES)
-    inverse = (k.const("f32", 1.0) / total).splat(lanes)
+    factor = k.const("f32", 1.0)
+    if shape.sinks:
+        sink = args.ptr(88).load("f32", 1, head * 4, 4)
+        top = maximum(largest.now, sink)
+        factor = exp(largest.now - top)
+        total.set(fma(total.now, factor, exp(sink - top)))
+    inverse = (factor / total.now).splat(lanes)
     for i in k.loop(0, shape.value * 4, lanes * 4):
         out.store(sums.load("f32", lanes, i, 4) * inverse, i, 4)

@@ -35,6 +35,7 @@ def load(
     cache_type_k: str | None = None,
     cache_type_v: str | None = None,
     mmap: bool = True,
+    repack: bool = True,
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF file, or a model by name, ready to run.
@@ -42,6 +43,8 @@ def load(
     n_ctx: positions of the KV cache; None takes the model's own length up to 4096, 0 all of it.
     threads: compute threads.  n_batch: most tokens computed in one step; it sizes the compute buffer.
     cache_type_k, cache_type_v: types of the KV cache; None takes the backend's own.
+    mmap: map the file instead of reading it.  repack: bring weights into the backend's own form; without, it
+    reads them from the mapped file, for models larger than memory.
     Raises a PunaError that says what to change.
     """
     settings = Settings.from_environment()
@@ -50,7 +53,7 @@ def load(
         graph, config = build(file)  # build graph
         threads = settings.threads if threads is None else positive(threads, "threads (-t)")
         name = settings.backend or backend if backend == "auto" else backend
-        engine, about, lowered = backends.choose(name, threads, graph)  # plan
+        engine, about, lowered = backends.choose(name, threads, repack, graph)  # plan
         n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
         kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
         batch = min(positive(n_batch, "n_batch"), n_ctx)

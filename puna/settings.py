@@ -19,11 +19,13 @@ class Settings:
     models: folder of fetched models (PUNA_MODELS); default `models` in the user's cache folder.
     threads: compute threads (PUNA_THREADS); None lets the backend choose.
     backend: backend used for `auto` (PUNA_BACKEND); None lets Puna choose.
+    cpu: processor that the cpu backend writes code for, by LLVM's name (PUNA_CPU); None is the one at hand.
     """
 
     models: Path
     threads: int | None = None
     backend: str | None = None
+    cpu: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -41,6 +43,7 @@ class Settings:
             models=Path(models).expanduser() if models else default_models(),
             threads=int(threads) if threads else None,
             backend=env.get("PUNA_BACKEND") or None,
+            cpu=env.get("PUNA_CPU") or None,
         )
 
 

@@ -18,12 +18,15 @@ __all__ = ["NAMES", "Backend", "Description", "Progress", "choose", "create"]
 NAMES: Mapping[str, str] = {"cpu": "cpu", "reference": "reference", "blas": "reference"}
 
 
-def create(name: str, threads: int | None = None) -> Backend[Any, Any]:
-    """The backend called `name`. Raises BackendError for a name that does not exist, or a backend that cannot start."""
+def create(name: str, threads: int | None = None, repack: bool = True) -> Backend[Any, Any]:
+    """The backend called `name`. Raises BackendError for a name that does not exist, or a backend that cannot start.
+
+    repack: weights may be brought into another form in memory; without, they are read from the file as they are.
+    """
     if name not in NAMES:
         raise BackendError(f"no backend is called {name!r}", fix=f"choose auto, {', '.join(NAMES)}")
     try:
-        backend = import_module(f"puna.backends.{NAMES[name]}").create(threads)
+        backend = import_module(f"puna.backends.{NAMES[name]}").create(threads, repack)
     except ImportError as error:
         raise BackendError(
             f"the {name} backend cannot start: {error}", fix="install what is missing"
@@ -32,7 +35,9 @@ def create(name: str, threads: int | None = None) -> Backend[Any, Any]:
     return backend
 
 
-def choose(name: str, threads: int | None, graph: Graph) -> tuple[Backend[Any, Any], Description, Graph]:
+def choose(
+    name: str, threads: int | None, repack: bool, graph: Graph
+) -> tuple[Backend[Any, Any], Description, Graph]:
     """A backend for a model's graph, what it is, and the graph lowered for it.
 
     "auto" tries the backends in order, and its description's notes say why an earlier one was passed over.
@@ -41,7 +46,7 @@ def choose(name: str, threads: int | None, graph: Graph) -> tuple[Backend[Any, A
     notes: list[str] = []
     for candidate in dict.fromkeys(NAMES.values()) if name == "auto" else (name,):
         try:
-            backend = create(candidate, threads)
+            backend = create(candidate, threads, repack)
             about = backend.describe()
             lowered = lower(graph, about.ops)
             missing = sorted({node.op for node in lowered.nodes} - about.ops - FREE)

@@ -65,7 +65,7 @@ class Description:
 
 
 class Backend(ABC, Generic[Weights, Program]):
-    """A backend is a folder beside this file with `create(threads) -> Backend`.
+    """A backend is a folder beside this file with `create(threads, repack) -> Backend`.
 
     `describe`, `resident` and `scratch` are asked before anything is allocated; then `upload`, `compile`, `run`.
     """

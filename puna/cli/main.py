@@ -17,7 +17,9 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: Mapping[str, str] = {
     "run": "continue a text, or talk where no text is given",
     "chat": "talk with a model",
+    "bench": "how fast a model runs, and where the time goes",
     "inspect": "what a GGUF file holds: metadata, tensors, sizes",
+    "kernels": "the cpu backend's machine code: what is kept, what a model needs",
     "tokenize": "a text as a model's token ids, and back",
     "pull": "fetch a model by name",
     "list": "models that are here, and models that can be fetched",

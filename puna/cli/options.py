@@ -90,6 +90,12 @@ def add_model(parser: Parser) -> None:
     group.add_argument(
         "--no-mmap", action="store_true", help="read the file instead of mapping it into memory"
     )
+    group.add_argument(
+        "-nr",
+        "--no-repack",
+        action="store_true",
+        help="read weights from the mapped file, row by row: slower, for models larger than memory",
+    )
 
 
 def load(arguments: argparse.Namespace) -> Model:
@@ -107,6 +113,7 @@ def load(arguments: argparse.Namespace) -> Model:
             cache_type_k=arguments.cache_type_k,
             cache_type_v=arguments.cache_type_v,
             mmap=not arguments.no_mmap,
+            repack=not arguments.no_repack,
             progress=progress,
         )
 

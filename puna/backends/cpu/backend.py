@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.backends.base import Backend, Description, Progress, free_memory
-from puna.backends.cpu.codecache import CodeCache
+from puna.backends.cpu.codecache import CodeCache, default_folder
 from puna.backends.cpu.compiler import Compiler
 from puna.backends.cpu.kernels.attention import Shape, attend_scratch, parts_bytes
 from puna.backends.cpu.kernels.linear import many_scratch
@@ -24,6 +23,7 @@ from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
 from puna.quants import by_name
+from puna.settings import Settings
 
 __all__ = ["CPUBackend", "create"]
 
@@ -31,8 +31,10 @@ __all__ = ["CPUBackend", "create"]
 class CPUBackend(Backend[Weights, Program]):
     """LLVM code for the processor at hand."""
 
-    def __init__(self, target: Target, cache: CodeCache | None, threads: int | None) -> None:
-        self.threads = threads or default_threads()
+    def __init__(
+        self, target: Target, cache: CodeCache | None, threads: int | None, repack: bool = True
+    ) -> None:
+        self.threads, self.repack = threads or default_threads(), repack
         self.compiler = Compiler(target, cache)
 
     def describe(self) -> Description:
@@ -44,10 +46,13 @@ class CPUBackend(Backend[Weights, Program]):
             ops=frozenset({*EMITTERS, "linear", "attend"}),
             row_ops=frozenset(EMITTERS),
             kv_types=("F16", "F32", "BF16"),
+            notes=()
+            if self.repack
+            else ("weights stay in the mapped file: slower, for models larger than memory",),
         )
 
     def resident(self, graph: Graph) -> int:
-        return sum(weight_bytes(graph, node) for node in graph.weights)
+        return sum(weight_bytes(graph, node, self.repack) for node in graph.weights)
 
     def scratch(self, node: Node, tokens: int, rows: int, kv: KVLayout) -> int:
         if node.op == "linear":
@@ -61,18 +66,19 @@ class CPUBackend(Backend[Weights, Program]):
         return -(-need // ALIGN) * ALIGN * self.threads + parts_bytes(kv, self.threads)
 
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
-        return upload(graph, source, self.compiler, self.threads, progress)
+        return upload(graph, source, self.compiler, self.threads, self.repack, progress)
 
     def compile(self, plan: Plan, weights: Weights) -> Program:
-        return Program(plan, weights.packed, weights.raw, self.compiler, self.threads)
+        return Program(plan, weights, self.compiler, self.threads, self.repack)
 
     def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
         program.run(batch, logits)
 
 
-def create(threads: int | None) -> CPUBackend:
-    """The CPU backend on `threads` threads; None takes the physical cores that this process may use."""
-    from platformdirs import user_cache_path
+def create(threads: int | None, repack: bool = True) -> CPUBackend:
+    """The CPU backend on `threads` threads; None takes the physical cores that this process may use.
 
-    folder: Path = user_cache_path("puna", appauthor=False) / "code"
-    return CPUBackend(Target.host(), CodeCache(folder), threads)
+    repack: matrices go into panels; without, kernels read the rows of the file.
+    """
+    target = Target.host(Settings.from_environment().cpu)
+    return CPUBackend(target, CodeCache(default_folder()), threads, repack)

@@ -1,20 +1,36 @@
 """Object code on disk, so that a kernel is compiled once on a machine.
 
 One file a kernel, named by the hash of all that decides its bytes. Files are written beside their place and
-moved there, readable by their owner alone, and begin with a hash of their contents: a damaged one is ignored.
+moved there, readable by their owner alone: a magic line, the SHA-256 of the rest, a line of JSON with the kernel's
+name and processor, the object code. A damaged one is ignored.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
-__all__ = ["CodeCache"]
+__all__ = ["CodeCache", "Entry", "default_folder"]
 
-MAGIC = b"puna code 1\n"
-DIGEST = hashlib.sha256().digest_size
+MAGIC = b"puna code 2\n"
+HEAD = len(MAGIC) + hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel in the cache. bytes: of its object code."""
+
+    key: str
+    name: str
+    cpu: str
+    bytes: int
+    made: datetime
 
 
 class CodeCache:
@@ -28,27 +44,55 @@ class CodeCache:
 
     def load(self, key: str) -> bytes | None:
         """The object code stored under a key, or None where there is none that is sound and ours."""
-        path = self.path(key)
+        stored = self.read(self.path(key))
+        return None if stored is None else stored.partition(b"\n")[2]
+
+    def read(self, path: Path) -> bytes | None:
+        """A file's line of JSON and object code, or None where it is not sound or not ours."""
         try:
             if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
                 return None  # somebody else's code is not run
             stored = path.read_bytes()
         except OSError:
             return None
-        head, code = stored[: len(MAGIC) + DIGEST], stored[len(MAGIC) + DIGEST :]
-        return code if head == MAGIC + hashlib.sha256(code).digest() else None
+        rest = stored[HEAD:]
+        return rest if stored[:HEAD] == MAGIC + hashlib.sha256(rest).digest() else None
 
-    def store(self, key: str, code: bytes) -> None:
+    def entries(self) -> Iterator[Entry]:
+        """What is stored and sound."""
+        for path in sorted(self.folder.glob("*.o")):
+            stored = self.read(path)
+            if stored is not None:
+                line, _, code = stored.partition(b"\n")
+                made = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+                yield Entry(path.stem, **json.loads(line), bytes=len(code), made=made)
+
+    def clear(self) -> int:
+        """Delete all files, damaged ones too, and say how many. Raises OSError where one cannot be deleted."""
+        paths = [*self.folder.glob("*.o"), *self.folder.glob(".new-*")]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return len(paths)
+
+    def store(self, key: str, code: bytes, *, name: str, cpu: str) -> None:
         """Keep object code. A folder that cannot be written to costs time at the next start, nothing else."""
+        rest = json.dumps({"name": name, "cpu": cpu}).encode() + b"\n" + code
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(MAGIC + hashlib.sha256(code).digest() + code)
+                    file.write(MAGIC + hashlib.sha256(rest).digest() + rest)
                 Path(temporary).replace(self.path(key))
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
         except OSError:
             return
+
+
+def default_folder() -> Path:
+    """Where kernels are kept: in the user's cache folder, since each can be compiled again."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("puna", appauthor=False) / "code"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,18 @@ class Spec:
 
     @cached_property
     def label(self) -> str:
-        """For people and for the key: the function and its parameters."""
+        """For the key: the function and all of its parameters."""
         values = ", ".join(f"{name}={value!r}" for name, value in self.static)
-        return f"{self.write.__module__.rsplit('.', 1)[-1]}.{self.write.__name__}({values})"
+        return f"{self.function}({values})"
+
+    @property
+    def function(self) -> str:
+        return f"{self.write.__module__.rsplit('.', 1)[-1]}.{self.write.__name__}"
+
+    @property
+    def name(self) -> str:
+        """For people: the function and the gist of its parameters. Kernels that differ may share it."""
+        return " ".join([self.function, *(f"{name}={gist(value)}" for name, value in self.static)])
 
 
 class Compiler:
@@ -49,7 +59,7 @@ class Compiler:
     def __init__(self, target: Target, cache: CodeCache | None) -> None:
         self.target, self.cache = target, cache
         self.addresses: dict[str, int] = {}
-        self.compiled = 0
+        self.seconds: dict[Spec, float | None] = {}  # of each kernel asked for; None: it came from the cache
         self.engines: list[llvm.ExecutionEngine] = []
 
     def addresses_of(self, specs: Iterable[Spec]) -> dict[Spec, int]:
@@ -69,13 +79,14 @@ class Compiler:
 
     def object_code(self, spec: Spec, key: str) -> bytes:
         stored = self.cache.load(key) if self.cache else None
+        self.seconds[spec] = None
         if stored is not None:
             return stored
-        self.compiled += 1
-        machine = self.target.machine()
+        started, machine = time.perf_counter(), self.target.machine()
         code: bytes = machine.emit_object(self.optimised(spec, key, machine))
+        self.seconds[spec] = time.perf_counter() - started
         if self.cache:
-            self.cache.store(key, code)
+            self.cache.store(key, code, name=spec.name, cpu=self.target.cpu)
         return code
 
     def optimised(self, spec: Spec, key: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
@@ -95,6 +106,10 @@ class Compiler:
         spec.write(kernel, **dict(spec.static))
         kernel.end()
         return str(module)
+
+    def intermediate(self, spec: Spec) -> str:
+        """A kernel in LLVM's language after its passes, for people."""
+        return str(self.optimised(spec, self.key(spec), self.target.machine()))
 
     def assembly(self, spec: Spec) -> str:
         """The machine code of a kernel, for people."""
@@ -125,3 +140,14 @@ class Compiler:
 
 def symbol(key: str) -> str:
     return f"puna_{key}"
+
+
+def gist(value: Any) -> str:
+    """A static parameter in a word."""
+    for attribute in ("op", "name"):
+        if hasattr(value, attribute):
+            return str(getattr(value, attribute))
+    if isinstance(value, tuple):
+        return "+".join(map(gist, value))
+    is_record = is_dataclass(value) and not isinstance(value, type)
+    return ",".join(map(str, astuple(value))) if is_record else str(value)

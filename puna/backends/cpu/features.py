@@ -59,7 +59,14 @@ def features_of(triple: str, cpu: str, features: str, names: Iterable[str]) -> f
     """
     names = list(names)
     calls = [f'call void @"{name}"()' for name in names]
-    text = [f'target triple = "{triple}"', "define void @all() {", *calls, "ret void", "}", "declare void @work()"]
+    text = [
+        f'target triple = "{triple}"',
+        "define void @all() {",
+        *calls,
+        "ret void",
+        "}",
+        "declare void @work()",
+    ]
     for i, name in enumerate(names):
         wanted = f"{features},+{name}".strip(",")
         text += [f'define internal void @"{name}"() #{i} {{', "call void @work()", "ret void", "}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
@@ -21,6 +20,7 @@ from puna.backends.cpu.kernels.attention import (
     parts_bytes,
     split_units,
 )
+from puna.backends.cpu.kernels.direct import direct, float_direct
 from puna.backends.cpu.kernels.floats import float_linear
 from puna.backends.cpu.kernels.linear import few, many
 from puna.backends.cpu.kernels.rows import Operand, RowOp, rows
@@ -28,6 +28,7 @@ from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import ROWS, Panel
 from puna.backends.cpu.tables import Tables
 from puna.backends.cpu.threads import Team
+from puna.backends.cpu.upload import Weights
 from puna.graph import Node
 from puna.plan import Batch, Plan, Record
 from puna.quants import by_name
@@ -56,15 +57,9 @@ class Call:
 class Program:
     """Runs a plan on a team of threads. The memory of all regions but the weights is its own."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        weights: Mapping[str, NDArray[Any]],
-        tables: Mapping[str, NDArray[Any]],
-        compiler: Compiler,
-        threads: int,
-    ) -> None:
-        self.plan, self.weights, self.raw, self.compiler = plan, weights, tables, compiler
+    def __init__(self, plan: Plan, weights: Weights, compiler: Compiler, threads: int, repack: bool) -> None:
+        self.plan, self.weights, self.raw = plan, weights.packed, weights.raw
+        self.compiler, self.repack = compiler, repack
         parts = parts_bytes(plan.kv, threads)
         self.scratch = allocate(plan.scratch)
         self.parts = self.scratch[len(self.scratch) - parts :]
@@ -74,7 +69,7 @@ class Program:
             layer: tuple(allocate(width * plan.kv.positions) for width in plan.kv.row_bytes(layer))
             for layer in plan.kv.widths
         }
-        self.tables = Tables(plan, weights)
+        self.tables = Tables(plan, self.weights)
         self.counters = allocate(split_units(threads) * 8)
         self.calls = [self.call(record) for record in plan.records]
         width = max(10, *(len(call.args) for call in self.calls))
@@ -108,7 +103,10 @@ class Program:
     def linear_call(self, node: Node) -> Call:
         x, weight = node.inputs
         count, k = cast("tuple[int, int]", weight.type.shape)
-        panel_bytes = 0 if by_name(weight.type.dtype).is_float else Panel(weight.type.dtype).nbytes(k)
+        quant = by_name(weight.type.dtype)
+        panel_bytes = (
+            quant.row_bytes(k) if not self.repack else 0 if quant.is_float else Panel(quant.name).nbytes(k)
+        )
         places = [self.address(weight), self.address(x), self.address(node)]
         args = [*places, count, k, panel_bytes, row_bytes(x), row_bytes(node), 0]
         logits = 2 if self.plan.buffers[node].offset is None else None
@@ -141,9 +139,11 @@ class Program:
             tile = QUERIES if mode == "prefill" else min(QUERIES, call.shape.group)
             return Spec.of(attend_split if mode == "split" else attend, shape=call.shape, tile=tile)
         assert call.weight is not None
-        kind = call.weight.type.dtype
+        kind, tile = call.weight.type.dtype, min(4, max(1, count))
         if by_name(kind).is_float:
-            return Spec.of(float_linear, kind=kind, tile=min(4, max(1, count)))
+            return Spec.of(float_linear if self.repack else float_direct, kind=kind, tile=tile)
+        if not self.repack:
+            return Spec.of(direct, panel=Panel(kind), tile=tile)
         if count <= FEW:
             return Spec.of(few, panel=Panel(kind), tokens=max(1, count))
         return Spec.of(many, panel=Panel(kind), width=WIDTH, tile=TILE)
@@ -156,7 +156,7 @@ class Program:
             return 0, 1  # attention's follow from the step
         assert call.weight is not None
         panels = -(-call.args[3] // ROWS)
-        if count > FEW and not by_name(call.weight.type.dtype).is_float:
+        if count > FEW and self.repack and not by_name(call.weight.type.dtype).is_float:
             return -(-panels // WIDTH), 1
         fair = max(1, panels // (4 * self.team.threads))
         return panels, min(fair, max(1, CHUNK // max(1, call.args[5])))

@@ -17,10 +17,11 @@ DOTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "x86_64": (
         ("avx512vnni", "vpdpbusd.512"),
         ("avxvnni", "vpdpbusd.256"),
+        ("avx512bw", "pmaddubsw.512"),
         ("avx2", "pmaddubsw.256"),
         ("ssse3", "pmaddubsw.128"),
     ),
-    "aarch64": (("i8mm", "usdot"), ("dotprod", "sdot")),
+    "aarch64": (("i8mm", "usdot"), ("dotprod", "sdot"), ("neon", "smull")),
 }
 # The other features that kernels choose by.
 CHOICES: Mapping[str, tuple[str, ...]] = {"x86_64": ("sse4.1", "avx2", "fma", "f16c", "avx512f")}
@@ -49,26 +50,35 @@ class Target:
         return cls(triple, cpu, features, features_of(triple, cpu, features, names))
 
     @classmethod
+    def named(cls, cpu: str, where: str = "PUNA_CPU") -> Target:
+        """A processor of this machine's family, which need not be one whose code can run here.
+
+        where: who named it. Raises RequestError for a name that LLVM does not know.
+        """
+        triple = process_triple()
+        if not is_known(triple, cpu, NEEDED.get(family_of(triple), "")):
+            fix = f"give LLVM's name of one, such as {llvm.get_host_cpu_name()}"
+            raise RequestError(f"no {family_of(triple)} processor is called {cpu!r}", where=where, fix=fix)
+        return cls.of(triple, cpu)
+
+    @classmethod
     def host(cls, cpu: str | None = None) -> Target:
         """The machine that this runs on, or another of its family (`cpu`, as LLVM names it).
 
         Code for another never has an instruction that this machine lacks. Raises RequestError where kernels would
-        have chosen one, and for a processor that LLVM does not know.
+        have chosen one, and for a name that LLVM does not know.
         """
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        triple, name, own = llvm.get_process_triple(), llvm.get_host_cpu_name(), host_features()
-        here = cls.of(triple, name, ",".join(f"{'+' if on else '-'}{feature}" for feature, on in own.items()))
+        triple, name, own = process_triple(), llvm.get_host_cpu_name(), host_features()
+        has = ",".join(f"+{feature}" for feature, on in own.items() if on)
+        lacks = ",".join(f"-{feature}" for feature, on in own.items() if not on)
+        here = cls.of(triple, name, f"{has},{lacks}".strip(","))  # what it lacks comes last: it wins
         if cpu is None:
             return here
-        if not is_known(triple, cpu, NEEDED.get(here.family, "")):
-            fix = f"give LLVM's name of one, such as {name}"
-            raise RequestError(f"no {here.family} processor is called {cpu!r}", where="PUNA_CPU", fix=fix)
-        missing = cls.of(triple, cpu).have - here.have
+        missing = cls.named(cpu).have - here.have
         if missing:
             what = f"{cpu} has {', '.join(sorted(missing))}, and this machine ({name}) does not"
             raise RequestError(what, where="PUNA_CPU", fix="name an older processor")
-        return cls.of(triple, cpu, ",".join(f"-{feature}" for feature, on in own.items() if not on))
+        return cls.of(triple, cpu, lacks)
 
     @property
     def family(self) -> str:
@@ -114,3 +124,10 @@ class Target:
         features = ",".join(filter(None, (self.features, wide)))
         target = llvm.Target.from_triple(self.triple)
         return target.create_target_machine(cpu=self.cpu, features=features, opt=3, reloc="pic")
+
+
+def process_triple() -> str:
+    """LLVM's name of the kind of machine that this process runs on; LLVM is made ready to write code for it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return str(llvm.get_process_triple())

@@ -28,7 +28,7 @@ SLICE = 8 << 20  # bytes of the file that are packed, and then let go, at a time
 
 @dataclass
 class Weights:
-    """packed: what kernels read, by tensor.  raw: tables whose rows are read from the file's form."""
+    """packed: what kernels read, by tensor.  raw: tables of which single rows are read, in the file's form."""
 
     packed: dict[str, NDArray[Any]]
     raw: dict[str, NDArray[np.uint8]]
@@ -39,11 +39,11 @@ def uses_of(graph: Graph, node: Node) -> set[str]:
     return {user.op for user in graph.nodes if node in user.inputs}
 
 
-def weight_bytes(graph: Graph, node: Node) -> int:
-    """Bytes of a weight in memory of our own; rows that are read from the mapped file take none."""
+def weight_bytes(graph: Graph, node: Node, repack: bool) -> int:
+    """Bytes of a weight in memory of our own; what is read from the mapped file takes none."""
     uses, shape = uses_of(graph, node), cast("tuple[int, ...]", node.type.shape)
     if "linear" in uses:
-        need = matrix_bytes(node.type.dtype, *shape)
+        need = matrix_bytes(node.type.dtype, *shape) if repack else 0
     else:
         need = 0 if uses == {"embed"} else prod(shape) * 4
     return -(-need // ALIGN) * ALIGN
@@ -54,10 +54,13 @@ def matrix_bytes(kind: str, rows: int, k: int) -> int:
 
 
 def upload(
-    graph: Graph, source: GGUFFile, compiler: Compiler, threads: int, progress: Progress | None
+    graph: Graph, source: GGUFFile, compiler: Compiler, threads: int, repack: bool, progress: Progress | None
 ) -> Weights:
-    """All weights in one block of memory, in the order in which a step reads them."""
-    sizes = {node: weight_bytes(graph, node) for node in graph.weights}
+    """All weights in one block of memory, in the order in which a step reads them.
+
+    repack: matrices go into panels; without, they stay in the file's form.
+    """
+    sizes = {node: weight_bytes(graph, node, repack) for node in graph.weights}
     block, at = allocate(sum(sizes.values())), 0
     weights, team = Weights({}, {}), Team(compiler, threads, allocate(PACK_SCRATCH * threads))
     if progress:
@@ -68,7 +71,9 @@ def upload(
         raw = source.data(name)
         if "embed" in uses:
             weights.raw[name] = raw
-        if "linear" in uses:
+        if "linear" in uses and not repack:
+            weights.packed[name] = np.ascontiguousarray(raw)
+        elif "linear" in uses:
             pack_matrix(node, raw, place, compiler, team, source)
             weights.packed[name] = place
         elif uses != {"embed"}:
@@ -88,6 +93,12 @@ def fill(node: Node, raw: NDArray[np.uint8], place: NDArray[np.uint8]) -> NDArra
     return dequantize(by_name(node.type.dtype), raw, out=values)
 
 
+def pack_spec(kind: str) -> Spec:
+    """The kernel that packs matrices of a type."""
+    is_float = by_name(kind).is_float
+    return Spec.of(float_pack, kind=kind) if is_float else Spec.of(pack, panel=Panel(kind))
+
+
 def pack_matrix(
     node: Node,
     raw: NDArray[np.uint8],
@@ -98,10 +109,8 @@ def pack_matrix(
 ) -> None:
     """A matrix in panels, in `place`; the file's pages are let go as they are done."""
     kind, (rows, k) = node.type.dtype, cast("tuple[int, int]", node.type.shape)
-    is_float = by_name(kind).is_float
-    spec = Spec.of(float_pack, kind=kind) if is_float else Spec.of(pack, panel=Panel(kind))
-    raw = np.ascontiguousarray(raw)
-    row_bytes, panel_bytes = raw.strides[0], 0 if is_float else Panel(kind).nbytes(k)
+    spec, raw = pack_spec(kind), np.ascontiguousarray(raw)
+    row_bytes, panel_bytes = raw.strides[0], 0 if by_name(kind).is_float else Panel(kind).nbytes(k)
     args = np.array([raw.ctypes.data, place.ctypes.data, rows, k, row_bytes, panel_bytes], np.int64)
     panels, step = -(-rows // ROWS), max(1, SLICE // (ROWS * row_bytes))
     kernel, record = compiler.addresses_of([spec])[spec], allocate(runner.RECORD_BYTES).view(np.int64)

@@ -27,6 +27,9 @@ __all__ = [
     "tanh",
 ]
 
+# Adding 1.5 * 2**23 leaves no bits of a float for a fraction: the sum is rounded to a whole number, ties to even.
+WHOLE = 12582912.0
+
 
 def call(name: str, result: Value, *args: Value) -> Value:
     """An LLVM intrinsic whose result has the type of `result`."""
@@ -45,16 +48,20 @@ def fma(a: Value, b: Value, c: Value) -> Value:
 
 
 def maximum(a: Value, b: Value) -> Value:
+    """The larger; b where either is NaN."""
     return a.k.select(a > b, a, b)
 
 
 def minimum(a: Value, b: Value) -> Value:
+    """The smaller; b where either is NaN."""
     return a.k.select(a < b, a, b)
 
 
 def round_even(x: Value) -> Value:
-    """To the nearest whole number, ties to even."""
-    return call(overloaded("llvm.rint", x), x, x)
+    """To the nearest whole number, ties to even, for |x| < 2**22."""
+    if x.k.target.rounds:
+        return call(overloaded("llvm.rint", x), x, x)
+    return x + WHOLE - WHOLE
 
 
 def reciprocal_root(x: Value) -> Value:
@@ -79,25 +86,27 @@ def max_lanes(x: Value) -> Value:
 
 
 def exp(x: Value) -> Value:
-    """e to the x, within 2 units of the last place; below -87.3 it is 0, above 88.7 the largest there is.
+    """e to the x, within 2 units of the last place from -87.33 to 88.37; 0 below, about 2.4e38 above; NaN for NaN.
 
-    x = n ln 2 + r with |r| <= ln(2) / 2, then a degree-6 polynomial in r (minimax, Remez) times 2**n.
+    x = n ln 2 + r with |r| <= ln(2) / 2; then 2**n times a polynomial in r. Its coefficients from r**2 on are those
+    of the smallest relative error (Remez exchange), 2**-28.
     """
     k = x.k
-    low, high = k.const("f32", -87.33654, x.lanes), k.const("f32", 88.37626, x.lanes)
-    clamped = minimum(maximum(x, low), high)
-    n = round_even(clamped * 1.44269504)
+    low, high = k.const("f32", -87.33654, x.lanes), k.const("f32", 88.376, x.lanes)
+    clamped = minimum(high, maximum(low, x))  # a NaN comes through both
+    shifted = fma(clamped, k.const("f32", 1.44269504), k.const("f32", WHOLE))  # n is in the bits at its end
+    n = shifted - WHOLE
     r = fma(n, k.const("f32", -0.693145751953125), clamped)
     r = fma(n, k.const("f32", -1.42860677e-06), r)
-    power = k.const("f32", 1.0 / 720.0, x.lanes)
-    for coefficient in (1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0):
+    power = k.const("f32", 0.001381459856, x.lanes)
+    for coefficient in (0.008368716879, 0.041668388047, 0.166665206317, 0.499999934478, 1.0, 1.0):
         power = fma(power, r, k.const("f32", coefficient))
-    scale = ((n.to("i32") + 127) << 23).as_("f32")
+    scale = ((shifted.as_("u32") << 23) + (127 << 23)).as_("f32")
     return k.select(x < low, k.zeros("f32", x.lanes), power * scale)
 
 
 def tanh(x: Value) -> Value:
-    """1 - 2 / (exp(2 x) + 1)."""
+    """1 - 2 / (exp(2 x) + 1), within 2e-7; NaN for NaN."""
     one = x.k.const("f32", 1.0, x.lanes)
     return one - one * 2.0 / (exp(x * 2.0) + one)
 
@@ -202,6 +211,10 @@ def pairs(total: Value, u: Value, s: Value, bits: int, products: str, sums: str)
     return total
 
 
+def pmaddubsw_512(total: Value, u: Value, s: Value, bits: int) -> Value:
+    return pairs(total, u, s, bits, "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
+
+
 def pmaddubsw_256(total: Value, u: Value, s: Value, bits: int) -> Value:
     return pairs(total, u, s, bits, "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
 
@@ -225,14 +238,35 @@ def sdot(total: Value, u: Value, s: Value, bits: int) -> Value:
     return call(name, total, total, u ^ 128, s)
 
 
+def smull(total: Value, u: Value, s: Value, bits: int) -> Value:
+    """Products of 16 bits, added in pairs. With codes of eight bits a pair may need 17, so those widen first.
+
+    Both sides are signed here too: a code of eight bits goes in as code - 128.
+    """
+    a = (u if bits <= 7 else u ^ 128).as_("i8")
+    parts = [a[i : i + 8].to("i16") * s[i : i + 8].to("i16") for i in (0, 8)]
+    if bits <= 7:
+        pairs = call("llvm.aarch64.neon.addp.v8i16", parts[0], *parts)
+        return total + widened(total, pairs)
+    fours = call("llvm.aarch64.neon.addp.v4i32", total, *(widened(total, part) for part in parts))
+    sums = widened(total, call("llvm.aarch64.neon.saddlp.v8i16.v16i8", parts[0], s))
+    return total + fours + (sums << 7)
+
+
+def widened(total: Value, pairs: Value) -> Value:
+    return call("llvm.aarch64.neon.saddlp.v4i32.v8i16", total, pairs)
+
+
 Recipe = Callable[[Value, Value, Value, int], Value]
 # Recipe and the lanes of its totals.
 DOTS: Mapping[str, tuple[Recipe, int]] = {
     "vpdpbusd.512": (vpdpbusd_512, 16),
     "vpdpbusd.256": (vpdpbusd_256, 8),
+    "pmaddubsw.512": (pmaddubsw_512, 16),
     "pmaddubsw.256": (pmaddubsw_256, 8),
     "pmaddubsw.128": (pmaddubsw_128, 4),
     "usdot": (usdot, 4),
     "sdot": (sdot, 4),
+    "smull": (smull, 4),
     "plain": (plain, 0),
 }

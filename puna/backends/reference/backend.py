@@ -12,6 +12,7 @@ from puna.backends.base import Backend, Description, Progress, free_memory
 from puna.backends.reference.attention import scratch_bytes
 from puna.backends.reference.kernels import KERNELS
 from puna.backends.reference.step import Step
+from puna.errors import BackendError
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
@@ -149,6 +150,13 @@ def only_gathered(graph: Graph, node: Node) -> bool:
     return {user.op for user in graph.nodes if node in user.inputs} == {"embed"}
 
 
-def create(threads: int | None) -> ReferenceBackend:
-    """The reference backend, its BLAS limited to `threads`; None leaves the BLAS its own choice."""
+def create(threads: int | None, repack: bool = True) -> ReferenceBackend:
+    """The reference backend, its BLAS limited to `threads`; None leaves the BLAS its own choice.
+
+    Raises BackendError without `repack`: the BLAS wants weights as f32.
+    """
+    if not repack:
+        raise BackendError(
+            "the reference backend cannot run from the file's form", fix="leave --no-repack out"
+        )
     return ReferenceBackend(threads)

@@ -1,0 +1,223 @@
+"""Puna and llama.cpp side by side, in one run: A B A B for each measure, medians, ratios.
+
+    pip install llama-cpp-python                                   # in an environment of its own, or in this one
+    python bench/compare.py MODEL.gguf --llama-python PYTHON [--write docs/performance.md]
+
+Each engine is a process that stays alive with its model loaded; one computes at a time. See `engines.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from engines import Engine, LlamaBench, llama_worker, puna_worker
+
+from puna.measure import busy_note, measure_peaks, processor
+
+__all__ = ["Measure", "Row", "main", "measures", "render", "rewrite"]
+
+BLOCK = re.compile(r"(<!-- compare -->\n).*?(<!-- compare end -->)", re.DOTALL)
+HELD = 64  # tokens that each of the sequences decoded together holds
+
+
+@dataclass(frozen=True)
+class Measure:
+    """take: one sample of an engine, None where it cannot.  more: whether more is better."""
+
+    name: str
+    take: Callable[[Engine], float | None]
+    more: bool = True
+
+
+@dataclass
+class Row:
+    """samples: by engine."""
+
+    model: str
+    measure: Measure
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def median(self, engine: str) -> float | None:
+        return statistics.median(self.samples[engine]) if self.samples.get(engine) else None
+
+    def ratio(self, engine: str, other: str) -> float | None:
+        """How many times better `engine` is than `other`."""
+        a, b = self.median(engine), self.median(other)
+        if not a or not b:
+            return None
+        return a / b if self.measure.more else b / a
+
+
+def measures(args: argparse.Namespace) -> Iterator[Measure]:
+    """What is measured, in this order: memory before the sequences that are decoded together need more."""
+
+    def rate(do: str, tokens: int, depth: int = 0, **more: int) -> Callable[[Engine], float | None]:
+        def take(engine: Engine) -> float | None:
+            seconds = engine.ask(do, tokens=tokens, depth=depth, **more)
+            return tokens * more.get("sequences", 1) / seconds if seconds else None
+
+        return take
+
+    def memory(engine: Engine) -> float | None:
+        found = engine.ask("memory")
+        return found / 2**20 if found else None
+
+    yield Measure(f"prefill {args.prefill}, tokens/s", rate("prefill", args.prefill))
+    yield Measure(f"decode {args.decode}, tokens/s", rate("decode", args.decode))
+    if args.depth:
+        tokens = min(args.decode, 32)
+        yield Measure(f"decode {tokens} at depth {args.depth}, tokens/s", rate("decode", tokens, args.depth))
+    yield Measure("peak memory, MiB", memory, more=False)
+    if args.sequences:
+        together = rate("together", max(1, args.decode // 4), HELD, sequences=args.sequences)
+        yield Measure(f"decode of {args.sequences} sequences together, tokens/s", together)
+    if args.first:
+        yield Measure("command start to first token, s", lambda engine: engine.first(), more=False)
+
+
+def compare(model: str, engines: Sequence[Engine], args: argparse.Namespace) -> Iterator[Row]:
+    """Samples of every measure, the engines taking turns. The first turn of each is not counted."""
+    for measure in measures(args):
+        row = Row(Path(model).stem, measure)
+        once = measure.name.startswith("peak memory")
+        for turn in range(1 if once else args.repeats + 1):
+            for engine in engines:
+                sample = measure.take(engine)
+                if sample is not None and (turn or once):
+                    row.samples.setdefault(engine.name, []).append(sample)
+        report(row, engines)
+        yield row
+
+
+def report(row: Row, engines: Sequence[Engine]) -> None:
+    found = ", ".join(f"{e.name} {number(row.median(e.name))}" for e in engines)
+    sys.stderr.write(f"{row.model}: {row.measure.name}: {found}\n")
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def render(rows: Sequence[Row], names: Sequence[str], about: Sequence[str]) -> str:
+    """The table in Markdown. The first name is the one that the ratios are of."""
+    own, *others = names
+    heading = ["model", "measure", own, *(cell for other in others for cell in (other, "ratio"))]
+    lines = [f"| {' | '.join(heading)} |", f"|{' --- |' * 2}{' ---: |' * (len(heading) - 2)}"]
+    for row in rows:
+        cells = [row.model, row.measure.name, number(row.median(own))]
+        for other in others:
+            ratio = row.ratio(own, other)
+            cells += [number(row.median(other)), f"{ratio:.2f}" if ratio else "-"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *about])
+
+
+def machine(engines: Sequence[Engine], args: argparse.Namespace) -> list[str]:
+    """What the numbers were taken on, a paragraph."""
+    import platform
+
+    import llvmlite
+    import psutil
+
+    peaks = measure_peaks()
+    cores = psutil.cpu_count(logical=False) or psutil.cpu_count()
+    best = f"{peaks.read / 1e9:.0f} GB/s read from memory and {peaks.int8 / 1e9:.0f} GOP/s of int8 dots"
+    versions = ", ".join(engine.version for engine in engines)
+    python = f"Python {platform.python_version()}, llvmlite {llvmlite.__version__}"
+    when, where = date.today().isoformat(), f"{processor()}, {cores} cores, {args.threads} threads"
+    return [
+        f"{when}: {where}; measured at best {best}.",
+        f"{versions}, {python}; medians of {args.repeats}. A ratio above 1 says how many times better Puna is.",
+    ]
+
+
+def as_json(rows: Sequence[Row], about: Sequence[str]) -> dict[str, Any]:
+    return {
+        "about": list(about),
+        "rows": [
+            {"model": r.model, "measure": r.measure.name, "more": r.measure.more, "samples": r.samples}
+            for r in rows
+        ],
+    }
+
+
+def rewrite(page: str, table: str) -> str:
+    """The page with the table between its marks. Raises ValueError where it has none."""
+    if not BLOCK.search(page):
+        raise ValueError("there is no <!-- compare --> block")
+    return BLOCK.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", page)
+
+
+def parsed() -> argparse.Namespace:
+    from puna.backends.cpu.threads import default_threads
+
+    parser = argparse.ArgumentParser(description="Puna and other engines side by side")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="GGUF files")
+    parser.add_argument("--llama-python", metavar="PYTHON", help="an interpreter that has llama_cpp")
+    parser.add_argument(
+        "--llama-bench", action="append", default=[], metavar="PROGRAM", help="a llama-bench; may be repeated"
+    )
+    parser.add_argument("-t", "--threads", type=int, default=default_threads())
+    parser.add_argument("-r", "--repeats", type=int, default=5)
+    parser.add_argument("--prefill", type=int, default=512, metavar="N")
+    parser.add_argument("--decode", type=int, default=128, metavar="N")
+    parser.add_argument(
+        "--depth", type=int, default=0, metavar="N", help="also decode after this many tokens"
+    )
+    parser.add_argument("--sequences", type=int, default=8, metavar="N", help="decoded together; 0 for none")
+    parser.add_argument("--no-first", dest="first", action="store_false", help="leave the start-up time out")
+    parser.add_argument("--json", metavar="FILE", help="write all samples there")
+    parser.add_argument("--write", metavar="PAGE", help="put the table into this page")
+    return parser.parse_args()
+
+
+def engines_for(model: str, args: argparse.Namespace) -> Iterator[Engine]:
+    n_ctx = max(args.prefill, args.depth + args.decode, args.sequences * (HELD + max(1, args.decode // 4)))
+    n_ctx = -(-n_ctx // 64) * 64 + 64 * args.sequences  # a page holds positions of one sequence
+    yield puna_worker(model, args.threads, n_ctx)
+    if args.llama_python:
+        yield llama_worker(args.llama_python, model, args.threads, n_ctx)
+    for program in args.llama_bench:
+        yield LlamaBench(program, model, args.threads)
+
+
+def main() -> int:
+    args = parsed()
+    if note := busy_note():
+        sys.stderr.write(f"note: {note}\n")
+    rows: list[Row] = []
+    about: list[str] = []
+    names: list[str] = []
+    for model in args.models:
+        with ExitStack() as running:
+            engines = []
+            for engine in engines_for(model, args):
+                running.callback(engine.close)
+                engines.append(engine)
+            names = [engine.name for engine in engines]
+            rows += compare(model, engines, args)
+        about = about or machine(engines, args)
+    table = render(rows, names, about)
+    sys.stdout.write(table + "\n")
+    if args.json:
+        Path(args.json).write_text(json.dumps(as_json(rows, about), indent=2) + "\n", encoding="utf-8")
+    if args.write:
+        page = Path(args.write)
+        page.write_text(rewrite(page.read_text(encoding="utf-8"), table), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Matrix products straight on the file's rows, for models larger than memory: slower than panels, the same bits.
+
+A group's byte dot is exact in any order, and what follows it, one multiply-add of the scales and one of the offset, is
+what the panel kernels do; float rows keep the panel kernels' four sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from puna.backends.cpu.kernels.floats import SUMS
+from puna.backends.cpu.kernels.linear import SCALE, SPAN_BYTES, Call, group_sum, scaled_sum
+from puna.backends.cpu.lanes import LLVMBlock, value_of
+from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
+from puna.backends.cpu.panels import ROWS, SPAN, VECTOR, Panel
+from puna.backends.cpu.verbs import dot_u8s8, fma, load_floats, sum_lanes
+from puna.quants import by_name
+
+__all__ = ["direct", "float_direct"]
+
+
+def direct(k: Kernel, *, panel: Panel, tile: int) -> None:
+    """Runs of 16 rows, begin to end - 1, times all tokens; args as those of `few`, a row in the place of a panel."""
+    args, begin, end, _ = k.args
+    call, quant = Call.read(args), panel.quant
+    for row in k.loop(begin * ROWS, last_row(k, end, call.rows)):
+        weights = call.panels.at(row * call.panel_bytes)
+        for start in k.loop(0, call.tokens, tile):
+            xs = token_rows(k, call, start, tile)
+            totals = [k.var(k.zeros("f32")) for _ in xs]
+            for b in k.loop(0, call.values // quant.block):
+                block = LLVMBlock(weights.at(b * quant.bytes))
+                parts = [x.at(b * (panel.spans * SPAN_BYTES)) for x in xs]
+                for g in range(quant.groups):
+                    add_group(panel, block, g, parts, totals)
+            store(k, call, row, start, [total.now for total in totals])
+
+
+def add_group(panel: Panel, block: LLVMBlock, g: int, xs: Sequence[Ptr], totals: Sequence[Var]) -> None:
+    """Add the products of group g of a block and each token's values."""
+    quant, k = panel.quant, totals[0].k
+    halves = SPAN // quant.group
+    span, half = g // halves, g % halves
+    codes = widened(value_of(quant.codes(block, g)))
+    scale, offset = quant.scale(block, g), quant.offset(block, g)
+    assert scale is not None
+    for x, total in zip(xs, totals, strict=True):
+        at = x.at(span * SPAN_BYTES)
+        own = at.load("f32", 1, SCALE, 4)
+        values = widened(at.load("i8", quant.group, half * quant.group))
+        dot = sum_lanes(dot_u8s8(k.zeros("i32", ROWS), codes, values, quant.bits))
+        if quant.zero:
+            dot = dot + group_sum(at, halves, half) * -quant.zero
+        total.set(fma(dot.to("f32"), value_of(scale) * own, total.now))
+        if offset is not None:
+            total.set(fma(value_of(offset), scaled_sum(at, halves, half, own), total.now))
+
+
+def widened(values: Value) -> Value:
+    """The lanes of a group, then zeros up to what a byte dot takes."""
+    return values.cat(values.k.zeros(values.kind, VECTOR - values.lanes))
+
+
+def float_direct(k: Kernel, *, kind: str, tile: int) -> None:
+    """As `direct`, for rows of F32, F16 or BF16."""
+    args, begin, end, _ = k.args
+    call, size = Call.read(args), by_name(kind).bytes
+    whole = call.values // SUMS * SUMS
+    for row in k.loop(begin * ROWS, last_row(k, end, call.rows)):
+        weights = call.panels.at(row * call.panel_bytes)
+        for start in k.loop(0, call.tokens, tile):
+            xs = token_rows(k, call, start, tile)
+            totals = [k.var(k.zeros("f32", SUMS)) for _ in xs]
+            for i in k.loop(0, whole, SUMS):
+                w = load_floats(weights, kind, SUMS, i * size)
+                for x, total in zip(xs, totals, strict=True):
+                    total.set(fma(w, x.load("f32", SUMS, i * 4, 4), total.now))
+            firsts = [k.var(total.now[0]) for total in totals]
+            for i in k.loop(whole, call.values):
+                w = load_floats(weights, kind, 1, i * size)
+                for x, first in zip(xs, firsts, strict=True):
+                    first.set(fma(w, x.load("f32", 1, i * 4, 4), first.now))
+            rests = [total.now for total in totals]
+            store(
+                k,
+                call,
+                row,
+                start,
+                [(f.now + r[1]) + (r[2] + r[3]) for f, r in zip(firsts, rests, strict=True)],
+            )
+
+
+def last_row(k: Kernel, end: Value, rows: Value) -> Value:
+    return k.select(end * ROWS < rows, end * ROWS, rows)
+
+
+def token_rows(k: Kernel, call: Call, start: Value, tile: int) -> list[Ptr]:
+    tokens = [k.select(start + t < call.tokens, start + t, call.tokens - 1) for t in range(tile)]
+    return [call.x.at(t * call.x_stride) for t in tokens]
+
+
+def store(k: Kernel, call: Call, row: Value, start: Value, results: Sequence[Value]) -> None:
+    for t, result in enumerate(results):
+        with k.when(start + t < call.tokens):
+            call.y.at((start + t) * call.y_stride + row * 4).store(result, 0, 4)

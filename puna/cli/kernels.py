@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "run"]
 
 WIDTH = 76  # characters of a name in a list, before it is cut
-UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 # A block of code: a label, in LLVM's language or in assembly, and the lines up to the next.
 BLOCK = re.compile(r"^(?P<label>[\w.$]+):.*\n(?:(?!\S+:|}).*\n)*", re.MULTILINE)
 JUMP = r"^\s+(?:j\w+|b[.\w]*|[ct]bn?z)\s.*?{}(?![\w.$])"

@@ -18,7 +18,9 @@ def allocate(nbytes: int) -> NDArray[np.uint8]:
     """Zeroed bytes on a page boundary. No memory is taken until a page is first touched."""
     if nbytes == 0:
         return np.zeros(0, np.uint8)
-    block = mmap.mmap(-1, nbytes)
+    # Private: what could be shared with other processes gets no huge pages.
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    block = mmap.mmap(-1, nbytes, **private)
     if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages: small ones serve
             block.madvise(mmap.MADV_HUGEPAGE)

@@ -38,7 +38,8 @@ __all__ = ["Program", "shape_of"]
 FEW = 8  # most tokens for which weights are unpacked in registers
 WIDTH, TILE = 2, 6  # panels and tokens of a block of `many`
 QUERIES = 6  # queries of a tile of attention
-CHUNK = 64 << 10  # bytes of weights that a thread claims at a time
+AHEAD = 128 << 10  # most bytes that a waiting thread asks for
+CHUNK = 256 << 10  # most bytes of weights that a thread claims at a time
 ROW_BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
 
 
@@ -85,7 +86,7 @@ class Program:
         self.attends = [i for i, c in enumerate(self.calls) if c.shape]
         self.heads = np.array([c.shape.heads_kv for c in self.calls if c.shape], np.int64)
         self.logits = [(i, c.logits) for i, c in enumerate(self.calls) if c.logits is not None]
-        self.ready: dict[tuple[int, int, str], tuple[NDArray[np.int64], ...]] = {}
+        self.ready: dict[tuple[int, int, str], NDArray[np.int64]] = {}
 
     def call(self, record: Record) -> Call:
         node = record.nodes[0]
@@ -156,10 +157,13 @@ class Program:
             return 0, 1  # attention's follow from the step
         assert call.weight is not None
         panels = -(-call.args[3] // ROWS)
+        panel_bytes = ROWS * by_name(call.weight.type.dtype).row_bytes(call.args[4])
         if count > FEW and self.repack and not by_name(call.weight.type.dtype).is_float:
             return -(-panels // WIDTH), 1
-        fair = max(1, panels // (4 * self.team.threads))
-        return panels, min(fair, max(1, CHUNK // max(1, call.args[5])))
+        # Equal shares of whole panels: each claim begins with cold memory, so a small matrix is claimed once a thread.
+        share = -(-panels // self.team.threads)
+        pieces = -(-share * panel_bytes // CHUNK)
+        return panels, max(1, -(-share // pieces))
 
     def mode(self, batch: Batch) -> str:
         """How attention shares out its work: "prefill", or for single rows "decode", or "split" over a long past."""
@@ -171,23 +175,38 @@ class Program:
         fits = units <= split_units(self.team.threads) and all(shape.group <= MOST_GROUP for shape in shapes)
         return "split" if is_long and fits and self.team.threads > 1 else "decode"
 
-    def prepare(self, tokens: int, count: int, mode: str) -> tuple[NDArray[np.int64], ...]:
-        """Kernel addresses, units and grains of all records for a step of this size."""
+    def ahead(self, grains: NDArray[np.int64], sizes: dict[str, int]) -> NDArray[np.int64]:
+        """For each record: address and bytes of the weights that the next matrix begins with, for few tokens.
+
+        Whoever waits comes second to the matrix, so it is the second chunk that it should ask for.
+        """
+        found, following = np.zeros((len(self.calls), 2), np.int64), (0, 0)
+        for i in reversed(range(len(self.calls))):
+            found[i], call = following, self.calls[i]
+            if call.weight is not None and 0 < sizes[call.dim] <= FEW and self.repack:
+                chunk = int(grains[i]) * call.args[5]
+                following = call.args[0] + chunk, min(chunk, AHEAD)
+        return found
+
+    def prepare(self, tokens: int, count: int, mode: str) -> NDArray[np.int64]:
+        """Kernel address, units, grain, and what to ask for ahead, of all records for a step of this size: [n, 5]."""
         key = tokens, count, mode
         if key not in self.ready:
             sizes = {"T": tokens, "R": count}
             specs = [self.spec(call, sizes[call.dim], mode) for call in self.calls]
             found = self.compiler.addresses_of(dict.fromkeys(specs))
             shares = [self.units(call, sizes[call.dim]) for call in self.calls]
-            columns = [found[spec] for spec in specs], [s[0] for s in shares], [s[1] for s in shares]
-            self.ready[key] = tuple(np.array(column, np.int64) for column in columns)
+            columns = np.zeros((len(specs), 5), np.int64)
+            columns[:, 0], columns[:, 1:3] = [found[spec] for spec in specs], shares
+            columns[:, 3:] = self.ahead(columns[:, 2], sizes)
+            self.ready[key] = columns
         return self.ready[key]
 
     def run(self, batch: Batch, logits: NDArray[np.float32]) -> None:
         tokens, count = len(batch.tokens), len(batch.outputs)
         mode = self.mode(batch)
-        kernels, units, grains = self.prepare(tokens, count, mode)
-        self.records[:, 0], self.records[:, 2], self.records[:, 3] = kernels, units, grains
+        ready = self.prepare(tokens, count, mode)
+        self.records[:, [0, 2, 3, 6, 7]] = ready
         items = self.tables.fill(batch, mode != "prefill")
         blocks = (
             max(span.length for span in batch.spans) // (BLOCK * self.plan.kv.page) + 1

@@ -4,6 +4,7 @@ Memory that the threads share, in i64 and addresses:
 
     record (64 bytes)   0 kernel   8 args   16 units of work   24 grain: units a claim   32 next: first unclaimed unit
                         40 ends: how many records, this one last, end here at a barrier; 0 goes on without one
+                        48 ahead, 56 bytes: memory that is read after the barrier, for who waits to ask for it
     job (256 bytes)     0 records   8 count of records   16 threads   24 yield: a C function that gives up the core
                         32 spins: looks at a barrier before the core is given up
                         64 arrived: threads at the barrier   128 phase: barriers passed
@@ -19,6 +20,7 @@ __all__ = ["JOB_BYTES", "NAP_BYTES", "RECORD_BYTES", "post", "run", "serve"]
 
 RECORD_BYTES, JOB_BYTES, NAP_BYTES = 64, 256, 64
 ARRIVED, PHASE, TICKET = 64, 128, 192
+LINES, LINE = 4, 64  # cache lines that a waiting thread asks for between two looks, and their bytes
 WAITS = 100_000  # looks for a new job before a worker goes to sleep: some milliseconds
 
 
@@ -55,10 +57,16 @@ def barrier(k: Kernel, job: Ptr, record: Ptr, ends: Value, threads: Value) -> No
         k.swap_shared(job.at(ARRIVED), 0)
         k.add_shared(job.at(PHASE), 1)
     with k.when(arrived + 1 < threads):
-        spins = k.var(k.zeros("i64"))
+        spins, fetched = k.var(k.zeros("i64")), k.var(k.zeros("i64"))
+        ahead, ahead_bytes = record.ptr(48), record.load("i64", offset=56, align=8)
         for _ in k.repeat():
             k.leave_if(k.load_shared(job.at(PHASE)).compare("!=", phase))
-            pause(k)
+            with k.when(fetched.now < ahead_bytes):
+                for line in range(LINES):
+                    ahead.prefetch(fetched.now + line * LINE, level=2)
+                fetched.set(fetched.now + LINES * LINE)
+            with k.when(fetched.now >= ahead_bytes):
+                pause(k)
             spins.set(spins.now + 1)
             with k.when(spins.now > job.load("i64", offset=32, align=8)):
                 k.call(job.ptr(24))

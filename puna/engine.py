@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ from puna.backends import Backend, Description, Progress
 from puna.cache import KVCache
 from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
-from puna.generation import Generation
+from puna.generation import Generation, sampling_params
 from puna.gguf import GGUFFile
 from puna.models.registry import build
-from puna.sampling import Sampler, SamplingParams
+from puna.sampling import Sampler
 from puna.settings import Settings
 from puna.tokenizer import chat
 from puna.vocabulary import Vocabulary, load_tokenizer
@@ -51,12 +53,12 @@ def load(
     path = store.resolve(str(model), settings, progress=progress)
     with GGUFFile.open(path, mmap=mmap) as file:  # load; the tokenizer is built when it is first asked for
         graph, config = build(file)  # build graph
-        threads = settings.threads if threads is None else positive(threads, "threads (-t)")
+        threads = plan.thread_count(settings.threads if threads is None else threads)
         name = settings.backend or backend if backend == "auto" else backend
         engine, about, lowered = backends.choose(name, threads, repack, graph)  # plan
         n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
         kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
-        batch = min(positive(n_batch, "n_batch"), n_ctx)
+        batch = min(plan.positive(n_batch, "n_batch"), n_ctx)
         steps = plan.make_plan(
             lowered, tokens=batch, rows=batch, kv=kv, scratch=engine.scratch, row_ops=about.row_ops
         )
@@ -66,14 +68,8 @@ def load(
         return Model(file, config, engine, about, program, steps, KVCache(kv, n_ctx), memory)  # sample
 
 
-def positive(value: int, where: str) -> int:
-    if value < 1:
-        raise RequestError(f"{value} is too few", where=where, fix="use 1 or more")
-    return value
-
-
 class Model(Vocabulary):
-    """A loaded model. Use it from one thread at a time.
+    """A loaded model. Threads that share it take turns, a step at a time.
 
     config: hyper-parameters.  memory: bytes of the regions "weights", "compute", "kv" and "scratch".
     about: the backend's description.  plan: the kernel calls of a step.
@@ -92,7 +88,7 @@ class Model(Vocabulary):
     ) -> None:
         super().__init__(file)
         self.config, self.backend, self.about, self.memory = config, backend, about, memory
-        self.program, self.plan, self.cache = program, steps, cache
+        self.program, self.plan, self.cache, self.lock = program, steps, cache, threading.Lock()
         self.n_ctx, self.n_vocab = cache.n_ctx, int(steps.graph.output.type.shape[1])
 
     @property
@@ -100,7 +96,9 @@ class Model(Vocabulary):
         """Lines that a user should see."""
         trained = self.config.n_ctx_train
         beyond = f"a context of {self.n_ctx} exceeds the {trained} that the model was trained on"
-        return (*self.about.notes, *super().notes, *([beyond] if self.n_ctx > trained else []))
+        unread = f"metadata keys without effect here: {', '.join(self.config.unread)}"
+        own = [unread] * bool(self.config.unread) + [beyond] * (self.n_ctx > trained)
+        return (*self.about.notes, *super().notes, *own)
 
     def logits(self, ids: Sequence[int], batch: int = 512) -> NDArray[np.float32]:
         """Logits after each id, in a context of its own: float32 [len(ids), vocabulary].
@@ -109,7 +107,7 @@ class Model(Vocabulary):
         Raises RequestError for an id out of range or more ids than the context holds.
         """
         ids = self.check(ids)
-        chunk = min(positive(batch, "batch"), self.plan.tokens)
+        chunk = min(plan.positive(batch, "batch"), self.plan.tokens)
         out = np.empty((len(ids), self.n_vocab), np.float32)
         sequence = self.cache.open()
         try:
@@ -125,13 +123,13 @@ class Model(Vocabulary):
         prompt: str | Sequence[int],
         n_predict: int = 32,
         *,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         sequence: CacheSequence | None = None,
         **sampling: Any,
     ) -> Generation:
         """Generate after a prompt: an iterator of pieces of text, with `finish_reason` and `timings`.
 
-        n_predict: most tokens; -1 for no limit but the context.  stop: texts that end it.
+        n_predict: most tokens; -1 for no limit but the context.  stop: a text, or texts, that end it.
         sequence: from `cache.open()`; what it holds of the prompt is not computed again, and it stays open.
         sampling: the fields of SamplingParams (temp, top_k, seed, ...).
         """
@@ -144,7 +142,7 @@ class Model(Vocabulary):
                 f"the prompt has {len(ids)} tokens, the context {room}", fix="raise n_ctx (-c)"
             )
         ends, breakers = self.tokenizer.end_ids, self.breakers
-        sampler = Sampler(SamplingParams(**sampling), self.n_vocab, end_ids=ends, breakers=breakers)
+        sampler = Sampler(sampling_params(sampling), self.n_vocab, end_ids=ends, breakers=breakers)
         return Generation(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence)
 
     def generate(self, prompt: str | Sequence[int], n_predict: int = 32, **options: Any) -> str:
@@ -173,16 +171,20 @@ class Model(Vocabulary):
         self, sequence: CacheSequence, ids: Sequence[int], rows: Sequence[int], out: NDArray[np.float32]
     ) -> None:
         """One step of one sequence. When it fails, the sequence holds what it held before."""
-        before = len(sequence)
-        try:
-            self.backend.run(self.program, self.cache.append((sequence, ids), outputs=rows), out)
-        except BaseException:
-            self.cache.truncate(sequence, before)
-            raise
+        with self.lock:
+            before = len(sequence)
+            try:
+                self.backend.run(self.program, self.cache.append((sequence, ids), outputs=rows), out)
+            except BaseException:
+                self.cache.truncate(sequence, before)
+                raise
 
     def check(self, ids: Sequence[int]) -> list[int]:
         """Ids as a list. Raises RequestError for one that is not in the vocabulary, or for too many."""
-        checked = [int(i) for i in ids]
+        try:
+            checked = [operator.index(i) for i in ids]
+        except TypeError:
+            raise RequestError("token ids are whole numbers", where="ids", fix="use tokenize") from None
         wrong = next((i for i in checked if not 0 <= i < self.n_vocab), None)
         if wrong is not None:
             raise RequestError(f"token id {wrong} is not in the vocabulary of {self.n_vocab}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.cache import KVCache
 from puna.cache import Sequence as CacheSequence
-from puna.sampling import Sampler, StopMatcher
+from puna.errors import RequestError
+from puna.sampling import Sampler, SamplingParams, StopMatcher
 from puna.tokenizer import Tokenizer
 
-__all__ = ["Generation", "Timings"]
+__all__ = ["Generation", "Timings", "sampling_params"]
 
 
 @dataclass
@@ -38,6 +42,16 @@ class Timings:
         return (self.tokens - 1) / self.seconds if self.tokens > 1 and self.seconds else 0.0
 
 
+def sampling_params(options: Mapping[str, Any]) -> SamplingParams:
+    """The sampling parameters that a call gives. Raises RequestError for one that does not exist."""
+    known = [field.name for field in dataclasses.fields(SamplingParams)]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known) or known
+        raise RequestError(f"no option is called {unknown[0]!r}", fix=f"the nearest are {', '.join(near)}")
+    return SamplingParams(**options)
+
+
 class Generation(Iterator[str]):
     """Yields text as it comes; never half a character, never the beginning of a stop string.
 
@@ -53,12 +67,16 @@ class Generation(Iterator[str]):
         prompt: Sequence[int],
         sampler: Sampler,
         n_predict: int,
-        stop: Sequence[str],
+        stop: str | Sequence[str],
         sequence: CacheSequence | None,
     ) -> None:
         self.step, self.cache, self.tokenizer = step, cache, tokenizer
+        if not isinstance(n_predict, int) or n_predict < -1:
+            raise RequestError(
+                f"{n_predict!r} is no number of tokens", where="n_predict (-n)", fix="use -1 or more"
+            )
         self.prompt, self.sampler, self.n_predict = list(prompt), sampler, n_predict
-        self.stops = StopMatcher(stop)
+        self.stops = StopMatcher([stop] if isinstance(stop, str) else stop)
         self.given = sequence
         self.ids: list[int] = []
         self.finish_reason: str | None = None

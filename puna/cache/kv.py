@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence as Tokens
 
 import numpy as np
@@ -33,20 +34,23 @@ class KVCache:
 
     def __init__(self, layout: KVLayout, n_ctx: int) -> None:
         self.layout, self.n_ctx = layout, n_ctx
+        self.lock = threading.RLock()  # of the lists below, which several threads' sequences share
         self.free = list(range(layout.pages - 1, -1, -1))
         self.sequences: list[Sequence] = []
 
     def open(self) -> Sequence:
         """A new, empty sequence."""
         sequence = Sequence()
-        self.sequences.append(sequence)
+        with self.lock:
+            self.sequences.append(sequence)
         return sequence
 
     def close(self, sequence: Sequence) -> None:
         """Give all pages of a sequence back. Closing twice does nothing."""
-        self.truncate(sequence, 0)
-        if sequence in self.sequences:
-            self.sequences.remove(sequence)
+        with self.lock:
+            self.truncate(sequence, 0)
+            if sequence in self.sequences:
+                self.sequences.remove(sequence)
 
     def room(self, sequence: Sequence | None = None) -> int:
         """Most tokens that a sequence, or a new one, could hold with all others as they are."""
@@ -58,18 +62,23 @@ class KVCache:
         """Forget what a sequence holds from position `length` on."""
         if not 0 <= length <= len(sequence):
             raise RequestError(f"cannot truncate a sequence of {len(sequence)} tokens to {length}")
-        del sequence.tokens[length:]
-        keep = self.pages_for(length)
-        self.free.extend(reversed(sequence.pages[keep:]))
-        del sequence.pages[keep:]
+        with self.lock:
+            del sequence.tokens[length:]
+            keep = self.pages_for(length)
+            self.free.extend(reversed(sequence.pages[keep:]))
+            del sequence.pages[keep:]
 
     def append(self, *parts: tuple[Sequence, Tokens[int]], outputs: Tokens[int]) -> Batch:
         """Make room for the next tokens of one or more sequences: the batch that computes them.
 
         outputs: rows of the batch whose logits are wanted.
-        Raises RequestError, and changes nothing, when they do not fit.
+        Raises RequestError, and changes nothing, when they do not fit or a sequence is closed.
         """
-        self.refuse_overflow(parts)
+        with self.lock:
+            self.refuse(parts)
+            return self.extend(parts, outputs)
+
+    def extend(self, parts: Tokens[tuple[Sequence, Tokens[int]]], outputs: Tokens[int]) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
         spans = []
@@ -85,13 +94,17 @@ class KVCache:
         ids, places, rows = as_ids
         return Batch(ids, places, tuple(spans), rows)
 
-    def refuse_overflow(self, parts: Tokens[tuple[Sequence, Tokens[int]]]) -> None:
+    def refuse(self, parts: Tokens[tuple[Sequence, Tokens[int]]]) -> None:
+        if any(sequence not in self.sequences for sequence, _ in parts):
+            raise RequestError("the sequence is closed", fix="open another with cache.open()")
         held = sum(map(len, self.sequences))
         more = sum(len(new) for _, new in parts)
         pages = sum(self.pages_for(len(s) + len(new)) - len(s.pages) for s, new in parts)
         if held + more > self.n_ctx or pages > len(self.free):
+            free = min(self.n_ctx - held, len(self.free) * self.layout.page)
+            others = f", of which {free} are free for a sequence" if len(self.sequences) > len(parts) else ""
             raise RequestError(
-                f"{held + more} tokens do not fit the context of {self.n_ctx}", fix="raise n_ctx (-c)"
+                f"{held + more} tokens do not fit the context of {self.n_ctx}{others}", fix="raise n_ctx (-c)"
             )
 
     def pages_for(self, length: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 
 __all__ = ["Dim", "Graph", "Node", "Type", "make"]
@@ -30,11 +31,7 @@ class Type:
 
     def count(self, tokens: int, rows: int) -> int:
         """Number of values when "T" is `tokens` and "R" is `rows`."""
-        sizes = {"T": tokens, "R": rows}
-        total = 1
-        for dim in self.shape:
-            total *= sizes[dim] if isinstance(dim, str) else dim
-        return total
+        return prod(self.resolve(tokens, rows))
 
     def resolve(self, tokens: int, rows: int) -> tuple[int, ...]:
         """The shape with numbers in place of "T" and "R"."""
@@ -92,6 +89,15 @@ class Graph:
             else:
                 stack.append((following, iter(following.inputs)))
         return tuple(done)
+
+    @cached_property
+    def users(self) -> Mapping[Node, tuple[Node, ...]]:
+        """The nodes that read each node, once each."""
+        found: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for operand in dict.fromkeys(node.inputs):
+                found.setdefault(operand, []).append(node)
+        return {node: tuple(users) for node, users in found.items()}
 
     @property
     def weights(self) -> tuple[Node, ...]:

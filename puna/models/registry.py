@@ -40,9 +40,10 @@ def find(architecture: str, path: str) -> type[Decoder]:
     """
     known = architectures()
     if architecture not in known:
-        near = difflib.get_close_matches(architecture, known, n=3) or sorted(known)
+        near = difflib.get_close_matches(architecture, known, n=3)
+        names = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
         raise ModelError(
-            f"architecture '{architecture}' is not supported (nearest: {', '.join(near)})",
+            f"architecture '{architecture}' is not supported ({names})",
             where=path,
             fix="add it as one file: docs/add-a-model.md",
         )

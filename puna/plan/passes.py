@@ -73,13 +73,9 @@ ROW_WISE = frozenset(
 
 def select_early(graph: Graph) -> Graph:
     """Select rows before the row-wise operations that serve logits alone, so the other rows skip them."""
-    users: dict[Node, list[Node]] = {}
-    for node in graph.nodes:
-        for operand in node.inputs:
-            users.setdefault(operand, []).append(node)
     narrow: set[Node] = set()
     for node in reversed(graph.nodes):
-        served = all(user in narrow or user.op == "select" for user in users.get(node, []))
+        served = all(user in narrow or user.op == "select" for user in graph.users.get(node, ()))
         if node.op in ROW_WISE and node.type.shape[0] == "T" and served:
             narrow.add(node)
     selected: dict[Node, Node] = {}

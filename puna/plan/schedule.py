@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 
 from puna.graph import Graph, Node
@@ -22,44 +23,63 @@ def schedule(graph: Graph, row_ops: Collection[str] = ()) -> tuple[Stage, ...]:
     through all of its nodes before the next row.
     """
     stages: list[Stage] = []
-    done = {node for node in graph.nodes if node.op in {"weight", "tokens"}}
-    left = [node for node in graph.nodes if node not in done]
-    while left:
-        for dim in ("T", "R"):
-            group = take_rows(left, done, row_ops, dim)
-            if group:
-                stages.append((group,))
-        settle(left, done)
-        ready = [n for n in left if n.op not in row_ops and all(i in done for i in n.inputs)]
-        if ready:
-            stages.append(tuple((n,) for n in ready))
-            done.update(ready)
-            left[:] = [n for n in left if n not in done]
-        settle(left, done)
+    ready = Ready(graph, row_ops)
+    while ready:
+        stages.extend((group,) for dim in ("T", "R") if (group := ready.take_rows(dim)))
+        if heavy := ready.take_heavy():
+            stages.append(tuple((node,) for node in heavy))
     return tuple(stages)
 
 
-def take_rows(left: list[Node], done: set[Node], row_ops: Collection[str], dim: str) -> Group:
-    """Move as many row operations over `dim` as can run as one group from `left` to `done`."""
-    group: list[Node] = []
-    before = set(done)
-    for node in list(left):
-        if node.op == "reshape" and node.inputs[0] in done:
-            done.add(node)
-            continue
-        # select reads other rows than it writes, so what it reads must be complete.
-        known = before if node.op == "select" else done
-        rows = node.inputs[0].type.shape[0] if node.op == "kv_store" else node.type.shape[0]
-        if node.op in row_ops and rows == dim and all(n in known for n in node.inputs):
+class Ready:
+    """The nodes whose operands are made, by how they will run. Time and memory are linear in the graph."""
+
+    def __init__(self, graph: Graph, row_ops: Collection[str]) -> None:
+        self.graph, self.row_ops = graph, row_ops
+        self.missing = {node: len(set(node.inputs)) for node in graph.nodes}
+        self.rows: dict[str, deque[Node]] = {"T": deque(), "R": deque()}
+        self.selects: list[Node] = []
+        self.heavy: list[Node] = []
+        for node in graph.nodes:
+            if not node.inputs:
+                self.sort(node)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows["T"] or self.rows["R"] or self.selects or self.heavy)
+
+    def sort(self, node: Node) -> None:
+        """Put a node whose operands are made where it belongs; what needs no kernel is done at once."""
+        if node.op in FREE:
+            self.done(node)
+        elif node.op not in self.row_ops:
+            self.heavy.append(node)
+        elif node.op == "select":  # it reads other rows than it writes, so what it reads must be complete
+            self.selects.append(node)
+        else:
+            dim = node.inputs[0].type.shape[0] if node.op == "kv_store" else node.type.shape[0]
+            self.rows[str(dim)].append(node)
+
+    def done(self, node: Node) -> None:
+        for user in self.graph.users.get(node, ()):
+            self.missing[user] -= 1
+            if self.missing[user] == 0:
+                self.sort(user)
+
+    def take_rows(self, dim: str) -> Group:
+        """All row operations over `dim` that can run as one group."""
+        group: list[Node] = []
+        if dim == "R":
+            self.rows["R"].extend(self.selects)
+            self.selects = []
+        while self.rows[dim]:
+            node = self.rows[dim].popleft()
             group.append(node)
-            done.add(node)
-    left[:] = [n for n in left if n not in done]
-    return tuple(group)
+            self.done(node)
+        return tuple(group)
 
-
-def settle(left: list[Node], done: set[Node]) -> None:
-    """What needs no kernel is done with its operand."""
-    for node in list(left):
-        if node.op == "reshape" and node.inputs[0] in done:
-            done.add(node)
-    left[:] = [n for n in left if n not in done]
+    def take_heavy(self) -> list[Node]:
+        """All other operations that are ready."""
+        taken, self.heavy = self.heavy, []
+        for node in taken:
+            self.done(node)
+        return taken

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from puna import backends, plan
 from puna.cache import KVCache
 from puna.graph import Graph, check, make, slopes
-from puna.quants import by_name
 
 HEADS, HEADS_KV, SIZE, COUNT = 6, 2, 16, 150
 RNG = np.random.default_rng(4)
@@ -26,8 +24,6 @@ TABLES = {
 
 class Source:
     """Stands for an open file: the tables above."""
-
-    tensors = {name: SimpleNamespace(quant=by_name("F32"), shape=t.shape) for name, t in TABLES.items()}
 
     def data(self, name: str) -> np.ndarray:
         return TABLES[name].view(np.uint8)

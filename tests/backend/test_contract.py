@@ -60,7 +60,7 @@ def test_description(name: str) -> None:
 
 def test_threads_are_honoured() -> None:
     """The number of threads asked for is the number described."""
-    assert "1 threads" in backends.create("reference", 1).describe().device
+    assert "1 thread" in backends.create("reference", 1).describe().device
 
 
 def test_unknown_backend() -> None:

@@ -62,14 +62,14 @@ def test_greedy_continuations(name: str) -> None:
     model, expected = loaded(name), reference(name)
     for text, greedy in list(expected["greedy"].items())[:4]:
         prompt, want = model.tokenize(text), greedy["ids"][:16]
+        logits = model.logits(prompt + want)[len(prompt) - 1 : -1]  # before each token of the reference
+        gaps = logits.max(axis=1) - logits[np.arange(len(want)), want]
+        noise = 2 * np.sqrt(2 * expected["llamacpp_nmse_mean"] * np.mean(logits**2, axis=1))
+        for i in np.flatnonzero(gaps):
+            print(f"{text!r}: token {i} would be another by {gaps[i]:.3f} (noise {noise[i]:.3f})")
+        assert (gaps <= noise).all()
+        assert np.count_nonzero(gaps) <= 2
         stream = model.stream(prompt, len(want), temp=0)
         list(stream)
-        got = stream.ids
-        if got[: len(want)] == want:
-            continue
-        first = next(i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1])
-        logits = model.logits(prompt + want[:first])[-1]
-        gap = float(logits[got[first]] - logits[want[first]])
-        noise = 2 * float(np.sqrt(2 * expected["llamacpp_nmse_mean"] * np.mean(logits**2)))
-        print(f"{text!r}: token {first} is {got[first]}, not {want[first]}, by {gap:.3f} (noise {noise:.3f})")
-        assert gap < noise
+        same = int(np.argmax(np.append(gaps, 1.0) > 0))
+        assert stream.ids[:same] == want[:same]

@@ -41,7 +41,7 @@ class CPUBackend(Backend[Weights, Program]):
         target = self.compiler.target
         return Description(
             name="cpu",
-            device=f"{target.cpu} ({target.dot}), {self.threads} threads",
+            device=f"{target.cpu} ({target.dot}), {self.threads} thread{'s' * (self.threads > 1)}",
             free=free_memory(),
             ops=frozenset({*EMITTERS, "linear", "attend"}),
             row_ops=frozenset(EMITTERS),

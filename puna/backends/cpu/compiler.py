@@ -119,7 +119,7 @@ class Compiler:
 
     def module(self) -> ir.Module:
         module = ir.Module(name="puna")
-        module.triple = self.target.triple
+        module.triple = self.target.code_triple
         return module
 
     def key(self, spec: Spec) -> str:

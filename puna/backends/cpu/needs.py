@@ -12,10 +12,10 @@ from puna.backends.cpu.compiler import Spec
 from puna.backends.cpu.kernels.linear import few, many
 from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import Panel
-from puna.backends.cpu.program import TILE, WIDTH, Program
+from puna.backends.cpu.program import TILE, WIDTH
 from puna.backends.cpu.upload import Weights, pack_spec, uses_of, weight_bytes
 from puna.gguf import GGUFFile
-from puna.graph import Graph
+from puna.graph import Graph, Node
 from puna.models.registry import build
 from puna.plan import KVLayout, context_length, lower, make_plan
 from puna.quants import by_name, dequantize
@@ -36,16 +36,18 @@ def compile_needs(file: GGUFFile, backend: CPUBackend, batch: int = 512) -> list
     kv = KVLayout.of(graph, context_length(None, config.n_ctx_train), about.kv_types[0], about.kv_types[0])
     batch = min(batch, kv.positions)
     plan = make_plan(graph, tokens=batch, rows=1, kv=kv, scratch=backend.scratch, row_ops=about.row_ops)
-    compiler = backend.compiler
-    compiler.addresses_of(
-        pack_spec(node.type.dtype) for node in graph.weights if "linear" in uses_of(graph, node)
-    )
-    weights = unpacked(graph, file)
-    program = Program(plan, weights, compiler, backend.threads, backend.repack)
+    matrices = [node for node in graph.weights if is_matrix(graph, node)]
+    backend.compiler.addresses_of(pack_spec(node.type.dtype) for node in matrices)
+    program = backend.compile(plan, unpacked(graph, file))
     for tokens, mode in ((batch, "prefill"), (1, "decode"), (1, "split")):
         program.prepare(tokens, 1, mode)
     program.team.close()
-    return list(compiler.seconds)
+    return list(backend.compiler.seconds)
+
+
+def is_matrix(graph: Graph, node: Node) -> bool:
+    """Whether kernels read a weight in panels."""
+    return any(use.startswith("linear") for use in uses_of(graph, node))
 
 
 def matrix_kernels() -> list[Spec]:
@@ -63,7 +65,7 @@ def unpacked(graph: Graph, file: GGUFFile) -> Weights:
         name, uses = cast(str, node.attrs["tensor"]), uses_of(graph, node)
         if "embed" in uses:
             weights.raw[name] = file.data(name)
-        if "linear" in uses:
+        if is_matrix(graph, node):
             weights.packed[name] = allocate(weight_bytes(graph, node, True))
         elif uses != {"embed"}:
             weights.packed[name] = small(file, name, node.type.dtype)

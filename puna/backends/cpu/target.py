@@ -86,6 +86,11 @@ class Target:
         return family_of(self.triple)
 
     @property
+    def code_triple(self) -> str:
+        """What modules are written for: on Windows in the ELF format, the only one that LLVM links there in memory."""
+        return f"{self.triple}-elf" if "windows" in self.triple else self.triple
+
+    @property
     def dot(self) -> str:
         """The recipe for `dot_u8s8`; "plain" where no instruction helps."""
         return next(
@@ -122,7 +127,7 @@ class Target:
         # LLVM keeps to half of a 512-bit register unless it is told otherwise.
         wide = "-prefer-256-bit" if "avx512f" in self.have else ""
         features = ",".join(filter(None, (self.features, wide)))
-        target = llvm.Target.from_triple(self.triple)
+        target = llvm.Target.from_triple(self.code_triple)
         return target.create_target_machine(cpu=self.cpu, features=features, opt=3, reloc="pic")
 
 

@@ -36,7 +36,7 @@ class Weights:
 
 def uses_of(graph: Graph, node: Node) -> set[str]:
     """The operations that read a weight."""
-    return {user.op for user in graph.nodes if node in user.inputs}
+    return {user.op for user in graph.users[node]}
 
 
 def weight_bytes(graph: Graph, node: Node, repack: bool) -> int:

@@ -76,9 +76,10 @@ class ReferenceBackend(Backend[Weights, Program]):
             notes.append("this BLAS sets its own number of threads: --threads has no effect")
         names = ", ".join(f"{info['internal_api']} {info['version'] or ''}".strip() for info in infos)
         count = self.threads or max((info["num_threads"] for info in infos), default=1)
+        threads = "1 thread" if count == 1 else f"{count} threads"
         return Description(
             name="reference",
-            device=f"NumPy {np.__version__}, {names or 'BLAS'}, {count} threads",
+            device=f"NumPy {np.__version__}, {names or 'BLAS'}, {threads}",
             free=free_memory(),
             ops=frozenset(KERNELS),
             kv_types=("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"),
@@ -108,6 +109,8 @@ class ReferenceBackend(Backend[Weights, Program]):
             raw = source.data(name)
             packed = only_gathered(graph, node)
             weights[name] = raw if packed else dequantize(by_name(node.type.dtype), raw)
+            if not packed and node.type.dtype != "F32":
+                source.drop(name)
             if progress:
                 progress.advance(self.weight_bytes(graph, node))
         if progress:
@@ -147,7 +150,7 @@ class ReferenceBackend(Backend[Weights, Program]):
 
 def only_gathered(graph: Graph, node: Node) -> bool:
     """Whether single rows of a weight are all that is read, so that it can stay in the file's form."""
-    return {user.op for user in graph.nodes if node in user.inputs} == {"embed"}
+    return {user.op for user in graph.users[node]} == {"embed"}
 
 
 def create(threads: int | None, repack: bool = True) -> ReferenceBackend:

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna import backends, models, plan, store
-from puna.backends import Backend, Description, Progress
+from puna.backends import Backend, Description
 from puna.cache import KVCache
 from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
 from puna.generation import Generation, sampling_params
 from puna.gguf import GGUFFile
 from puna.models.registry import build
+from puna.progress import Progress
 from puna.sampling import Sampler
 from puna.settings import Settings
 from puna.tokenizer import chat

@@ -40,11 +40,20 @@ class Settings:
             )
         models = env.get("PUNA_MODELS")
         return cls(
-            models=Path(models).expanduser() if models else default_models(),
+            models=expanded(models) if models else default_models(),
             threads=int(threads) if threads else None,
             backend=env.get("PUNA_BACKEND") or None,
             cpu=env.get("PUNA_CPU") or None,
         )
+
+
+def expanded(models: str) -> Path:
+    """The path with `~` as the home folder that it stands for."""
+    try:
+        return Path(models).expanduser()
+    except RuntimeError:
+        what = f"the home folder of {models!r} is unknown"
+        raise RequestError(what, where="PUNA_MODELS", fix="write out the path") from None
 
 
 def default_models() -> Path:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from puna.backends.base import Backend, Description, Progress
+from puna.backends.base import Backend, Description
 from puna.errors import BackendError
 from puna.graph import Graph
 from puna.plan import FREE, lower
 
-__all__ = ["NAMES", "Backend", "Description", "Progress", "choose", "create"]
+__all__ = ["NAMES", "Backend", "Description", "choose", "create"]
 
 # What a user may write -> the folder. "auto" takes the first that can run the model.
 NAMES: Mapping[str, str] = {"cpu": "cpu", "reference": "reference", "blas": "reference"}

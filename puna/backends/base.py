@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +13,12 @@ from puna.errors import BackendError
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
+from puna.progress import Progress
 
-__all__ = ["Backend", "Description", "Progress", "free_memory"]
+__all__ = ["Backend", "Description", "free_memory"]
 
 Weights = TypeVar("Weights")
 Program = TypeVar("Program")
-
-
-class Progress(Protocol):
-    """Told of bytes as they are done, so that a caller can draw a bar."""
-
-    def start(self, label: str, total: int) -> None: ...
-
-    def advance(self, count: int) -> None: ...
-
-    def done(self) -> None: ...
 
 
 @dataclass(frozen=True)

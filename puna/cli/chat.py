@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 from puna.cli import lines, options, report
 from puna.cli.conversation import Conversation
 from puna.cli.parser import Parser
-from puna.cli.report import say
+from puna.cli.report import counted, say
 from puna.cli.screen import GREEN, RESET, Screen
+from puna.cli.status import INTERRUPTED
 from puna.cli.text import from_file, printable
 from puna.errors import PunaError, RequestError
 
 if TYPE_CHECKING:
     from puna.engine import Model
 
-__all__ = ["build", "run", "talk"]
-
-INTERRUPTED = 130
+__all__ = ["build", "check_template", "run", "talk"]
 
 
 def build(prog: str) -> Parser:
@@ -41,8 +40,27 @@ def run(prog: str, argv: Sequence[str]) -> int:
     """Run the command. Raises PunaError."""
     arguments = build(prog).parse(argv)
     sampling = options.sampling_of(arguments)
+    options.check_model(arguments)
+    check_template(arguments)
     text = options.prompt_of(arguments)
     return talk(arguments, options.load(arguments), text, sampling)
+
+
+def check_template(arguments: argparse.Namespace) -> None:
+    """Raise RequestError, before the weights are loaded, where neither model nor options have a template."""
+    if arguments.chat_template is not None or arguments.chat_template_file is not None:
+        return
+    with options.open_file(arguments) as file:
+        if any(key.startswith("tokenizer.chat_template") for key in file.metadata):
+            return
+        from puna.tokenizer import load
+        from puna.tokenizer.chat import find_template
+
+        try:
+            find_template(load(file.metadata))
+        except RequestError as error:
+            fix = "continue a text with puna run -p, or give --chat-template"
+            raise RequestError(error.what, where=options.model_name(arguments), fix=fix) from None
 
 
 def talk(arguments: argparse.Namespace, model: Model, text: str | None, sampling: dict[str, Any]) -> int:
@@ -197,11 +215,11 @@ class Session:
 
     def save(self, path: str) -> None:
         self.conversation.save(needed(path, "/save"))
-        say(f"saved {len(self.conversation.messages)} messages to {path}")
+        say(f"saved {counted(len(self.conversation.messages), 'message')} to {path}")
 
     def load(self, path: str) -> None:
         self.conversation.load(needed(path, "/load"))
-        say(f"loaded {len(self.conversation.messages)} messages from {path}")
+        say(f"loaded {counted(len(self.conversation.messages), 'message')} from {path}")
 
     def stats(self, _: str) -> None:
         for line in self.conversation.totals.lines():
@@ -210,7 +228,7 @@ class Session:
 
     def tokens(self, _: str) -> None:
         held, model = len(self.conversation.sequence), self.conversation.model
-        say(f"cache      {held} of {model.n_ctx} tokens")
+        say(f"cache      {held} of {counted(model.n_ctx)}")
 
 
 def needed(path: str, word: str) -> str:

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from puna.cli.report import Totals
-from puna.cli.text import from_file
+from puna.cli.report import Totals, counted
+from puna.cli.text import from_file, reason
 from puna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Conversation:
         asked = [*self.messages, {"role": "user", "content": text}]
         ids = self.ids(asked)
         if len(ids) > self.model.n_ctx:
-            what = f"the conversation has {len(ids)} tokens, the context {self.model.n_ctx}"
+            what = f"the conversation has {counted(len(ids))}, the context {self.model.n_ctx}"
             raise RequestError(what, fix="start over with /clear, or raise -c")
         generation = self.model.stream(
             ids, self.predict, stop=self.stop, sequence=self.sequence, **self.next_sampling()
@@ -101,7 +101,8 @@ class Conversation:
         return next((m["content"] for m in self.messages if m["role"] == "system"), None)
 
     def clear(self) -> None:
-        """Forget all but the system prompt."""
+        """Forget all but the system prompt, in the cache too."""
+        self.model.cache.truncate(self.sequence, 0)
         self.messages = [message for message in self.messages if message["role"] == "system"]
 
     def save(self, path: str) -> None:
@@ -110,7 +111,7 @@ class Conversation:
         try:
             Path(path).write_text(text + "\n", encoding="utf-8", errors="replace")
         except (OSError, ValueError) as error:
-            raise RequestError(f"cannot write the file: {error}", where=path) from None
+            raise RequestError(f"cannot write the file: {reason(error)}", where=path) from None
 
     def load(self, path: str) -> None:
         """Read messages that `save` wrote, in place of the ones held. Raises RequestError."""

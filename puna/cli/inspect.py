@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from puna.cli import options
 from puna.cli.parser import Parser
+from puna.cli.report import counted
 from puna.cli.text import columns, printable
 from puna.errors import RequestError
+from puna.units import human
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
@@ -59,8 +61,6 @@ def one_value(file: GGUFFile, key: str, as_text: bool) -> str:
 
 
 def file_lines(file: GGUFFile) -> list[str]:
-    from puna.plan import human
-
     parts = f" in {len(file.paths)} files" if len(file.paths) > 1 else ""
     name, form = printable(str(file.path)), f"GGUF version {file.version}, {file.byteorder}-endian"
     return [f"{name}: {form}, {human(file.size)}{parts}, alignment {file.alignment}"]
@@ -68,7 +68,7 @@ def file_lines(file: GGUFFile) -> list[str]:
 
 def metadata_lines(file: GGUFFile) -> list[str]:
     """A line a key; long texts and arrays are cut, with their length."""
-    lines = [f"metadata: {len(file.metadata)} keys"]
+    lines = [f"metadata: {counted(len(file.metadata), 'key')}"]
     for key in file.metadata:
         kind, value = file.metadata.element_type(key).label, file.metadata[key]
         if isinstance(value, str):
@@ -91,8 +91,6 @@ def cut_text(text: str) -> str:
 
 def tensor_lines(file: GGUFFile) -> list[str]:
     """A line a tensor, then the totals by type."""
-    from puna.plan import human
-
     tensors = list(file.tensors.values())
     rows = [(printable(t.name), "x".join(map(str, t.shape)), t.quant.name, human(t.nbytes)) for t in tensors]
     lines = [f"tensors: {len(tensors)}", *columns(rows, "<<<>")]
@@ -100,11 +98,11 @@ def tensor_lines(file: GGUFFile) -> list[str]:
         return lines
     elements, nbytes = totals(tensors)
     kinds = [
-        (name, f"{count} tensors", f"{part} elements", human(held), f"{100 * held / nbytes:.1f}%")
+        (name, counted(count, "tensor"), counted(part, "element"), human(held), f"{100 * held / nbytes:.1f}%")
         for name, count, part, held in by_type(tensors)
     ]
     bits = f"{8 * nbytes / elements:.2f} bits per weight"
-    total = f"total: {elements} elements, {human(nbytes)}, {bits}"
+    total = f"total: {counted(elements, 'element')}, {human(nbytes)}, {bits}"
     return [*lines, "", "by type:", *columns(kinds, "<>>>>"), total]
 
 

@@ -76,7 +76,7 @@ def cleared(cache: CodeCache) -> str:
 
 def cache_lines(cache: CodeCache) -> list[str]:
     """A line a kernel, the newest last."""
-    from puna.plan import human
+    from puna.units import human
 
     entries, now = sorted(cache.entries(), key=lambda entry: entry.made), datetime.now(timezone.utc)
     rows = [

@@ -9,6 +9,7 @@ from puna import store
 from puna.cli.parser import Parser
 from puna.cli.text import columns, printable
 from puna.settings import Settings
+from puna.units import human
 
 __all__ = ["build", "run"]
 
@@ -28,15 +29,19 @@ def run(prog: str, argv: Sequence[str]) -> int:
     here = store.installed(settings)
     names = {entry.name for entry in here}
     there = [model for model in store.catalogue() if model.name not in names]
+    broken = store.damaged(settings)
     if arguments.json:
-        print(json.dumps({"folder": str(settings.models), "here": as_rows(here), "there": to_fetch(there)}))
+        lists = {"here": as_rows(here), "damaged": as_damage(broken), "there": to_fetch(there)}
+        print(json.dumps({"folder": str(settings.models), **lists}))
         return 0
     print(f"in {printable(str(settings.models))}:" if here else f"none in {printable(str(settings.models))}")
-    rows = [(e.name, size_text(e.bytes), e.source, str(e.path)) for e in here]
-    print_columns(rows, "<><<")
+    print_columns([(e.name, human(e.bytes), e.source, e.title, str(e.path)) for e in here], "<><<<")
+    if broken:
+        print("\ndamaged; puna pull NAME fetches it anew:")
+        print_columns([(d.model.name, wrong_size(d), str(d.path)) for d in broken], "<><")
     if there:
         print("\nto fetch with puna pull NAME:")
-        print_columns([(m.name, size_text(m.size), m.quant, m.title, m.licence) for m in there], "<><<<")
+        print_columns([(m.name, human(m.size), m.quant, m.title, m.licence) for m in there], "<><<<")
     print("\nalso: hf:owner/repo, hf:owner/repo:QUANT, hf:owner/repo/file.gguf, or the path of a .gguf file")
     return 0
 
@@ -46,9 +51,14 @@ def print_columns(rows: Sequence[tuple[str, ...]], sides: str) -> None:
         print(line)
 
 
-def size_text(count: int) -> str:
-    """Bytes in decimal units, as download pages give them."""
-    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
+def wrong_size(damaged: store.Damaged) -> str:
+    return f"{damaged.bytes} of {damaged.model.size} bytes"
+
+
+def as_damage(found: Sequence[store.Damaged]) -> list[dict[str, str | int]]:
+    return [
+        {"name": d.model.name, "path": str(d.path), "bytes": d.bytes, "expected": d.model.size} for d in found
+    ]
 
 
 def as_rows(entries: Sequence[store.Entry]) -> list[dict[str, str | int]]:

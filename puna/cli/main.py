@@ -6,9 +6,11 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from puna import __version__
+from puna.cli.status import BUG, INTERRUPTED, PIPE, USER
 from puna.errors import PunaError, RequestError
 
 __all__ = ["COMMANDS", "main"]
@@ -24,40 +26,82 @@ COMMANDS: Mapping[str, str] = {
     "pull": "fetch a model by name",
     "list": "models that are here, and models that can be fetched",
 }
-EXIT_BUG, EXIT_USER, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
+DEBUG = "--debug"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status. `argv` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
+    debug = words[:1] == [DEBUG]
     try:
-        status = dispatch([word for word in words if word != "--debug"])
+        open_streams()
+        words = words[1:] if debug else words
+        debug = debug or asks_for_debug(words)
+        status = dispatch(words)
         sys.stdout.flush()
-    except PunaError as error:
-        show(error, str(error), debug)
-        return EXIT_USER
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has gone; what is left of it must not be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE
-    except MemoryError as error:
-        show(error, "out of memory; lower the context (-c), or take a smaller model", debug)
-        return EXIT_USER
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has gone
+        return PIPE
     except Exception as error:
-        reason = " ".join(str(error).split())
-        advice = "this is a bug in Puna, please report it with the output of --debug"
-        show(error, f"unexpected {type(error).__name__}: {reason}; {advice}", debug)
-        return EXIT_BUG
+        status, line = explained(error)
+        show(error, line, debug)
+    finally:
+        drop_output()
     return status
 
 
+def open_streams() -> None:
+    """A closed standard input is an empty one; what would go to a closed standard error goes nowhere.
+
+    Raises RequestError where standard output is closed.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    if sys.stdout is None:
+        raise RequestError("it is closed", where="standard output", fix="lead it to a file, or to /dev/null")
+
+
+def drop_output() -> None:
+    """What cannot be written now must not be written at exit either: Python would complain of it there."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """The exit status and the line for an error."""
+    if isinstance(error, PunaError):
+        return USER, str(error)
+    if isinstance(error, MemoryError):
+        return USER, "out of memory; lower the context (-c), or take a smaller model"
+    reason = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        what = error.filename or "standard input or output"
+        return USER, f"cannot read or write {what}: {error.strerror or reason}; check where it leads"
+    advice = "this is a bug in Puna, please report it with the output of --debug"
+    return BUG, f"unexpected {type(error).__name__}: {reason}; {advice}"
+
+
 def show(error: Exception, line: str, debug: bool) -> None:
-    if debug:
-        traceback.print_exception(error)
-    print(f"error: {line}", file=sys.stderr)
+    with suppress(OSError):  # standard error may be what cannot be written
+        if debug:
+            traceback.print_exception(error)
+        print(f"error: {line}", file=sys.stderr)
+
+
+def asks_for_debug(words: Sequence[str]) -> bool:
+    """Whether --debug is one of the command's flags: in the place of a value it is none."""
+    if DEBUG not in words:
+        return False
+    named = words[0] in COMMANDS
+    parser = import_module(f"puna.cli.{words[0] if named else 'run'}").build("puna")
+    return bool(parser.debugs(words[int(named) :]))
 
 
 def dispatch(words: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ __all__ = [
     "add_name",
     "add_prompt",
     "add_sampling",
+    "check_model",
     "load",
     "model_name",
     "open_file",
@@ -51,6 +52,13 @@ def model_name(arguments: argparse.Namespace) -> str:
         what = f"two models are named, {given[0]!r} and {given[1]!r}" if given else "no model is named"
         raise RequestError(what, fix="name one, as in: puna run smollm2:135m")
     return str(given[0])
+
+
+def check_model(arguments: argparse.Namespace) -> None:
+    """Before any text is read: is the model's name one that can be? Raises RequestError or StoreError."""
+    from puna import store
+
+    store.check(model_name(arguments))
 
 
 def add_model(parser: Parser) -> None:

@@ -11,8 +11,9 @@ from typing import Any, NoReturn, TypeVar
 
 from puna.errors import PunaError, RequestError
 
-__all__ = ["Parser", "checked", "number", "one_of", "whole"]
+__all__ = ["DEBUG", "Parser", "checked", "number", "one_of", "whole"]
 
+DEBUG = "--debug"
 LIKE_A_NUMBER = re.compile(r"-\.?\d")
 MOST = 2**31 - 1
 OPTIONAL = ("on", "off", "auto")  # what may follow a flag whose value may be left out
@@ -42,10 +43,27 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=Formatter,
         )
+        self.add_argument(DEBUG, action="store_true", help="show where in Puna an error came from")
+        self.doubtful = ""  # what may have been meant as the value of a flag that can do without
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """The arguments of a command line. Raises RequestError."""
-        return self.parse_args(list(self.joined(argv)))
+        words = list(self.joined(argv))
+        # argparse wants the words without a flag in one place: it fills every optional one at the first.
+        end = words.index("--") if "--" in words else len(words)
+        flags = [word for word in words[:end] if is_flag(word)]
+        return self.parse_args([*flags, *(word for word in words[:end] if not is_flag(word)), *words[end:]])
+
+    def debugs(self, argv: Sequence[str]) -> bool:
+        """Whether --debug is among the flags, and not the value of one; the line may be wrong elsewhere."""
+        rest = deque(argv)
+        while rest and (word := rest.popleft()) != "--":
+            if word == DEBUG:
+                return True
+            action = self._option_string_actions.get(plain(word))
+            if rest and action is not None and action.nargs not in (0, "?"):
+                rest.popleft()
+        return False
 
     def joined(self, argv: Sequence[str]) -> Iterator[str]:
         """Each flag in one word with its value, so that a value may begin with a dash."""
@@ -53,14 +71,14 @@ class Parser(argparse.ArgumentParser):
         while rest:
             word = rest.popleft()
             flag, equals, value = word.partition("=")
-            flag = flag.replace("_", "-") if flag.startswith("--") else flag
+            flag = plain(flag)
             action = self._option_string_actions.get(flag)
             if word == "--":
                 yield word
                 yield from rest
                 return
             if action is None:
-                if word.startswith("-") and word != "-" and not LIKE_A_NUMBER.match(word):
+                if is_flag(word):
                     self.refuse(flag)
                 yield word
             elif action.nargs == 0:
@@ -70,12 +88,19 @@ class Parser(argparse.ArgumentParser):
             elif equals:
                 yield f"{flag}={value}"
             elif action.nargs == "?":  # such as --color, whose value llama.cpp made optional
-                given = rest.popleft() if rest and rest[0] in OPTIONAL else action.const
-                yield f"{flag}={given}"
+                yield f"{flag}={self.optional(flag, rest) or action.const}"
             elif rest:
                 yield f"{flag}={rest.popleft()}"
             else:
                 raise RequestError("a value is missing", where=flag, fix=f"write {flag} {value_of(action)}")
+
+    def optional(self, flag: str, rest: deque[str]) -> str | None:
+        """The value after a flag that can do without one; any other word is left for what it is."""
+        if rest and rest[0] in OPTIONAL:
+            return rest.popleft()
+        if rest and not is_flag(rest[0]):
+            self.doubtful = f"after {flag} write one of {', '.join(OPTIONAL)}"
+        return None
 
     def refuse(self, flag: str) -> NoReturn:
         near = difflib.get_close_matches(flag, self._option_string_actions, n=3, cutoff=0.5)
@@ -84,8 +109,19 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """argparse's `argument -n/--predict: what` as `-n/--predict: what`."""
-        plain = message.removeprefix("argument ")
-        raise RequestError(plain, fix=None if plain != message else f"{self.prog} --help lists the options")
+        what = message.removeprefix("argument ")
+        fix = self.doubtful or f"{self.prog} --help lists the options"
+        raise RequestError(what, fix=None if what != message else fix)
+
+
+def plain(flag: str) -> str:
+    """A flag, which llama.cpp also takes with underscores."""
+    return flag.replace("_", "-") if flag.startswith("--") else flag
+
+
+def is_flag(word: str) -> bool:
+    """Whether a word by itself is a flag: `-` and negative numbers are not."""
+    return word.startswith("-") and word != "-" and not LIKE_A_NUMBER.match(word)
 
 
 def value_of(action: argparse.Action) -> str:

@@ -14,7 +14,9 @@ __all__ = ["build", "run"]
 
 def build(prog: str) -> Parser:
     """The command's options."""
-    parser = Parser(prog, "Fetch a model, unless it is here already, and print its path.")
+    about = "Fetch a model, unless it is here already, and print its path."
+    check = "What is here is read through and compared with its digest; puna run looks at the size alone."
+    parser = Parser(prog, f"{about} {check}")
     parser.usage = f"{prog} NAME"
     parser.add_argument(
         "name",

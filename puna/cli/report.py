@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from puna.cli.text import printable
+from puna.units import human
 
 if TYPE_CHECKING:
     from puna.engine import Model
     from puna.generation import Generation, Timings
     from puna.vocabulary import Vocabulary
 
-__all__ = ["Bars", "Totals", "ended", "opening", "say", "summary", "token_lines", "tokens"]
+__all__ = ["Bars", "Totals", "counted", "ended", "opening", "say", "summary", "token_lines", "tokens"]
 
 REGIONS: Mapping[str, str] = {
     "weights": "weights",
@@ -71,8 +72,9 @@ class Totals:
         ]
 
 
-def counted(count: int) -> str:
-    return f"{count} token" if count == 1 else f"{count} tokens"
+def counted(count: int, noun: str = "token") -> str:
+    """1 token, 2 tokens."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def rate(count: int, seconds: float) -> str:
@@ -81,8 +83,6 @@ def rate(count: int, seconds: float) -> str:
 
 def summary(name: str, model: Model, totals: Totals) -> None:
     """What it cost: the last lines of a run."""
-    from puna.plan import human
-
     regions = [f"{REGIONS.get(region, region)} {human(count)}" for region, count in model.memory.items()]
     say()
     for line in totals.lines():
@@ -98,7 +98,7 @@ def ended(generation: Generation) -> None:
     if 0 <= generation.n_predict <= len(generation.ids):
         say(f"stopped at the limit of {counted(generation.n_predict)} (-n)")
     else:
-        say(f"stopped: the context of {generation.cache.n_ctx} tokens is full (-c)")
+        say(f"stopped: the context of {counted(generation.cache.n_ctx)} is full (-c)")
 
 
 def token_lines(vocabulary: Vocabulary, ids: list[int]) -> list[str]:

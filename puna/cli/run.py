@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from puna.cli import chat, options, report
 from puna.cli.parser import Parser
 from puna.cli.screen import Screen
+from puna.cli.status import INTERRUPTED
 from puna.cli.text import from_stdin
 from puna.errors import RequestError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "run"]
 
-INTERRUPTED = 130
 # Options that only a conversation can honour.
 IMPLY = {
     "-sys": "system_prompt",
@@ -65,6 +65,9 @@ def run(prog: str, argv: Sequence[str]) -> int:
     sampling = options.sampling_of(arguments)
     if arguments.dump_graph:
         return dump_graph(arguments)
+    options.check_model(arguments)
+    if conversation_asked(arguments):
+        chat.check_template(arguments)
     text = given_text(arguments)
     model = options.load(arguments)
     if arguments.dump_plan:

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from puna.errors import RequestError
+from puna.units import human
 
-__all__ = ["columns", "from_file", "from_stdin", "lines_of_stdin", "printable", "shown", "unescape"]
+__all__ = ["columns", "from_file", "from_stdin", "lines_of_stdin", "printable", "reason", "shown", "unescape"]
 
+MOST = 64 << 20  # bytes of a text
+STDIN = "standard input"
 ESCAPE = re.compile(r"(?:\\x[0-9a-fA-F]{2})+|\\[nrt'\"\\]")
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -33,25 +36,42 @@ def from_file(path: str) -> str:
     if path == "-":
         return from_stdin()
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(MOST + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"cannot read the file: {reason}", where=path) from None
+        raise RequestError(f"cannot read the file: {reason(error)}", where=path) from None
     return decoded(raw, path)
+
+
+def reason(error: OSError | ValueError) -> str:
+    """What the system says, without the number and the path."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def from_stdin() -> str:
     """All of standard input."""
-    return decoded(sys.stdin.buffer.read(), "standard input")
+    return decoded(read_stdin(MOST + 1), STDIN)
+
+
+def read_stdin(most: int, line: bool = False) -> bytes:
+    """So many bytes of standard input at most: all there are, or a line."""
+    pipe = sys.stdin.buffer
+    try:
+        return pipe.readline(most) if line else pipe.read(most)
+    except OSError as error:  # it is a folder, or open for writing only
+        raise RequestError(f"cannot be read: {reason(error)}", where=STDIN, fix="use -p or -f") from None
 
 
 def lines_of_stdin() -> Iterator[str]:
     """Standard input line by line, without the line ends."""
-    for raw in iter(sys.stdin.buffer.readline, b""):
-        yield decoded(raw, "standard input").rstrip("\r\n")
+    while raw := read_stdin(MOST + 1, line=True):
+        yield decoded(raw, STDIN).rstrip("\r\n")
 
 
 def decoded(raw: bytes, where: str) -> str:
+    """Bytes as the text they are. Raises RequestError for more than a text can have, or no UTF-8."""
+    if len(raw) > MOST:
+        raise RequestError(f"more than {human(MOST)} of text", where=where, fix="give less")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

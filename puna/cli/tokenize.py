@@ -41,6 +41,7 @@ def run(prog: str, argv: Sequence[str]) -> int:
     arguments = build(prog).parse(argv)
     if arguments.model is not None and arguments.text is None:
         arguments.name, arguments.text = None, arguments.name  # with -m, the first word is the text
+    options.check_model(arguments)
     text = None if arguments.decode is not None else text_of(arguments)
     with options.open_file(arguments) as file:
         from puna.vocabulary import Vocabulary

@@ -11,10 +11,21 @@ from puna.gguf.cursor import quoted
 from puna.gguf.header import Header
 from puna.gguf.metadata import Metadata
 
-__all__ = ["check_parts", "part_paths"]
+__all__ = ["check_parts", "part_name", "part_paths", "split_name"]
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"  # the number counts from 0
-NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+NAME = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
+
+
+def split_name(name: str) -> tuple[str, int, int] | None:
+    """The stem, the number from 1 and the count of parts that a part's file name gives; None for any other."""
+    found = NAME.fullmatch(name)
+    return (found[1], int(found[2]), int(found[3])) if found else None
+
+
+def part_name(stem: str, number: int, count: int) -> str:
+    """The file name of a part; the number counts from 1."""
+    return f"{stem}-{number:05d}-of-{count:05d}.gguf"
 
 
 def part_paths(path: Path, metadata: Metadata) -> tuple[tuple[Path, ...], int]:
@@ -26,20 +37,18 @@ def part_paths(path: Path, metadata: Metadata) -> tuple[tuple[Path, ...], int]:
     if count <= 1:
         return (path,), 0
     number = metadata.integer(NUMBER)
-    name = NAME.fullmatch(path.name)
+    name = split_name(path.name)
     if not 0 <= number < count:
         raise FormatError(
             f"this is part {number + 1} of {count}", where=str(path), fix="split the model again"
         )
-    if name is None or (int(name["number"]), int(name["count"])) != (number + 1, count):
+    if name is None or name[1:] != (number + 1, count):
         raise FormatError(
             f"metadata say this is part {number + 1} of {count}, but its name does not",
             where=str(path),
-            fix=f"name it like model-{number + 1:05d}-of-{count:05d}.gguf",
+            fix=f"name it like {part_name('model', number + 1, count)}",
         )
-    paths = tuple(
-        path.with_name(f"{name['stem']}-{part + 1:05d}-of-{count:05d}.gguf") for part in range(count)
-    )
+    paths = tuple(path.with_name(part_name(name[0], part + 1, count)) for part in range(count))
     for part, other in enumerate(paths):
         if not other.exists():
             raise FormatError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from puna.plan.batch import Batch, Span
 from puna.plan.kv import KVLayout
-from puna.plan.memory import context_length, human, positive, refuse_too_large, regions, thread_count
+from puna.plan.memory import context_length, positive, refuse_too_large, regions, thread_count
 from puna.plan.passes import PASSES, expand, lower
 from puna.plan.plan import Buffer, Plan, Record, make_plan
 from puna.plan.schedule import FREE
@@ -20,7 +20,6 @@ __all__ = [
     "Span",
     "context_length",
     "expand",
-    "human",
     "lower",
     "make_plan",
     "positive",

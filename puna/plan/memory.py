@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from puna.errors import BackendError, RequestError
 from puna.plan.plan import Plan
+from puna.units import human
 
 __all__ = [
     "DEFAULT_CONTEXT",
     "context_length",
-    "human",
     "positive",
     "refuse_too_large",
     "regions",
@@ -66,12 +66,3 @@ def refuse_too_large(memory: Mapping[str, int], free: int, model: str) -> None:
             where=model,
             fix="lower the context (-c), or take a smaller model",
         )
-
-
-def human(count: float) -> str:
-    """Bytes for people, in binary units: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Candidates", "Doubles", "Floats", "Ints", "Positions", "probabilities", "strongest", "top"]
+__all__ = ["Candidates", "Doubles", "Floats", "Ints", "Positions", "highest", "probabilities", "strongest", "top"]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -53,10 +53,15 @@ class Candidates(NamedTuple):
         return position if self.ids is None else int(self.ids[position])
 
 
+def highest(logits: Floats) -> np.float32:
+    """The highest logit."""
+    return np.float32(np.max(logits))
+
+
 def probabilities(candidates: Candidates) -> Doubles:
     """Softmax, float64 [n]. At least one logit must be finite."""
     logits = candidates.logits
-    weights = np.exp(logits - logits.max()).astype(np.float64)
+    weights = np.exp(logits - highest(logits)).astype(np.float64)
     chances: Doubles = weights / weights.sum()
     return chances
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from puna.sampling.candidates import Candidates, probabilities, top
+from puna.sampling.candidates import Candidates, highest, probabilities, top
 
 __all__ = ["min_p", "top_k", "top_n_sigma", "top_p", "typical_p", "xtc"]
 
@@ -22,11 +22,11 @@ def top_p(candidates: Candidates, p: float, min_keep: int = 0) -> Candidates:
     if p >= 1:
         return candidates
     logits = candidates.logits
-    highest = logits.max()
-    total = np.exp(logits - highest).sum(dtype=np.float64)
+    most = highest(logits)
+    total = np.exp(logits - most).sum(dtype=np.float64)
     for count in (256, 4096, len(logits)):  # most nuclei are small: the whole is rarely sorted
         head = top(candidates, max(count, min_keep))
-        reached = np.cumsum(np.exp(head.logits - highest), dtype=np.float64) / total  # [count]
+        reached = np.cumsum(np.exp(head.logits - most), dtype=np.float64) / total  # [count]
         if reached[-1] >= p or count >= len(logits):
             break
     wanted = int(np.searchsorted(reached, p)) + 1
@@ -38,7 +38,7 @@ def min_p(candidates: Candidates, p: float, min_keep: int = 0) -> Candidates:
     if p <= 0:
         return candidates
     logits = candidates.logits
-    kept = np.flatnonzero(logits >= logits.max() + np.float32(np.log(p)))
+    kept = np.flatnonzero(logits >= highest(logits) + np.float32(np.log(p)))
     if len(kept) < min_keep:
         return top(candidates, min_keep)
     return candidates.keep(kept, ordered=candidates.ordered)
@@ -63,7 +63,7 @@ def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
     if n <= 0 or len(logits) <= 1:
         return candidates
     finite = logits[logits > -np.inf].astype(np.float64)
-    kept = np.flatnonzero(logits >= finite.max() - n * finite.std())
+    kept = np.flatnonzero(logits >= np.max(finite) - n * np.std(finite))
     return candidates.keep(kept, ordered=candidates.ordered)
 
 

@@ -269,12 +269,12 @@ def _checked(logits: Floats, vocab_size: int, where: str) -> Floats:
     if logits.shape != (vocab_size,):
         what = f"logits of shape {list(logits.shape)} where [{vocab_size}] is wanted"
         raise RequestError(what, where=where, fix="give one number a token of the vocabulary")
-    highest = logits.max()
-    if highest == -np.inf:
+    most = highest(logits)
+    if most == -np.inf:
         raise RequestError("every token is ruled out", where=where, fix="allow at least one token")
-    if not np.isfinite(highest):
+    if not np.isfinite(most):
         fix = "check the model file, or run it on another backend"
-        raise PunaError(f"the highest logit is {highest}, so no token can be chosen", where=where, fix=fix)
+        raise PunaError(f"the highest logit is {most}, so no token can be chosen", where=where, fix=fix)
     return logits
 
 

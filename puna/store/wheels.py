@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puna.errors import StoreError
+from puna.progress import Progress
 from puna.store.files import BLOCK, need_room, writing
-from puna.store.progress import Progress, growth, stage
+from puna.store.progress import growth, stage
 
 __all__ = ["Part", "fetch"]
 

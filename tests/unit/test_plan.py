@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from puna.graph import ELEMENTWISE, Graph, Node, Rope, check, make
-from puna.plan import PASSES, KVLayout, Plan, context_length, expand, human, lower, make_plan, regions
+from puna.plan import PASSES, KVLayout, Plan, context_length, expand, lower, make_plan, regions
 from puna.plan.passes import select_early
+from puna.units import human
 
 
 def weight(name: str, *shape: int) -> Node:

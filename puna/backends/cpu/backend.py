@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.base import Backend, Description, Progress, free_memory
+from puna.backends.base import Backend, Description, free_memory
 from puna.backends.cpu.codecache import CodeCache, default_folder
 from puna.backends.cpu.compiler import Compiler
 from puna.backends.cpu.kernels.attention import Shape, attend_scratch, parts_bytes
@@ -22,6 +22,7 @@ from puna.backends.cpu.upload import Weights, upload, weight_bytes
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
+from puna.progress import Progress
 from puna.quants import by_name
 from puna.settings import Settings
 

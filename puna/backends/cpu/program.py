@@ -38,8 +38,8 @@ __all__ = ["Program", "shape_of"]
 FEW = 8  # most tokens for which weights are unpacked in registers
 WIDTH, TILE = 2, 6  # panels and tokens of a block of `many`
 QUERIES = 6  # queries of a tile of attention
-AHEAD = 128 << 10  # most bytes that a waiting thread asks for
-CHUNK = 256 << 10  # most bytes of weights that a thread claims at a time
+AHEAD = 256 << 10  # most bytes that a waiting thread asks for
+CHUNK = 1 << 20  # most bytes of weights that a thread claims at a time
 ROW_BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.base import Progress
 from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Compiler, Spec
 from puna.backends.cpu.kernels.floats import float_bytes, float_pack
@@ -19,6 +18,7 @@ from puna.backends.cpu.panels import ROWS, Panel
 from puna.backends.cpu.threads import Team
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
+from puna.progress import Progress
 from puna.quants import by_name, dequantize
 
 __all__ = ["Weights", "upload", "weight_bytes"]

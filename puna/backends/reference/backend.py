@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.base import Backend, Description, Progress, free_memory
+from puna.backends.base import Backend, Description, free_memory
 from puna.backends.reference.attention import scratch_bytes
 from puna.backends.reference.kernels import KERNELS
 from puna.backends.reference.step import Step
@@ -16,6 +16,7 @@ from puna.errors import BackendError
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
+from puna.progress import Progress
 from puna.quants import by_name, dequantize
 
 __all__ = ["ReferenceBackend", "create"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from puna.models.registry import build
 from puna.progress import Progress
 from puna.sampling import Sampler
 from puna.settings import Settings
-from puna.tokenizer import chat
-from puna.vocabulary import Vocabulary, load_tokenizer
+from puna.tokenizer import Tokenizer, chat
+from puna.vocabulary import Vocabulary, build_tokenizer, load_tokenizer
 
 __all__ = ["Model", "load", "load_tokenizer"]
 
@@ -52,7 +53,8 @@ def load(
     """
     settings = Settings.from_environment()
     path = store.resolve(str(model), settings, progress=progress)
-    with GGUFFile.open(path, mmap=mmap) as file:  # load; the tokenizer is built when it is first asked for
+    with GGUFFile.open(path, mmap=mmap) as file:  # load
+        building = build_tokenizer(file.metadata)  # tokenize
         graph, config = build(file)  # build graph
         threads = plan.thread_count(settings.threads if threads is None else threads)
         name = settings.backend or backend if backend == "auto" else backend
@@ -60,13 +62,14 @@ def load(
         n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
         kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
         batch = min(plan.positive(n_batch, "n_batch"), n_ctx)
-        steps = plan.make_plan(
-            lowered, tokens=batch, rows=batch, kv=kv, scratch=engine.scratch, row_ops=about.row_ops
-        )
+        sizes = {"tokens": batch, "rows": batch}
+        steps = plan.make_plan(lowered, **sizes, kv=kv, scratch=engine.scratch, row_ops=about.row_ops)
         memory = plan.regions(steps, engine.resident(lowered))
         plan.refuse_too_large(memory, about.free, str(model))
         program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute
-        return Model(file, config, engine, about, program, steps, KVCache(kv, n_ctx), memory)  # sample
+        return Model(
+            file, building, config, engine, about, program, steps, KVCache(kv, n_ctx), memory
+        )  # sample
 
 
 class Model(Vocabulary):
@@ -79,6 +82,7 @@ class Model(Vocabulary):
     def __init__(
         self,
         file: GGUFFile,
+        building: Future[Tokenizer],
         config: models.ModelConfig,
         backend: Backend[Any, Any],
         about: Description,
@@ -87,7 +91,7 @@ class Model(Vocabulary):
         cache: KVCache,
         memory: Mapping[str, int],
     ) -> None:
-        super().__init__(file)
+        super().__init__(file, building)
         self.config, self.backend, self.about, self.memory = config, backend, about, memory
         self.program, self.plan, self.cache, self.lock = program, steps, cache, threading.Lock()
         self.n_ctx, self.n_vocab = cache.n_ctx, int(steps.graph.output.type.shape[1])
@@ -139,9 +143,9 @@ class Model(Vocabulary):
             raise RequestError("the prompt is empty and the model adds no token to it", fix="give a prompt")
         room = self.cache.room(sequence)
         if len(ids) > room:
-            raise RequestError(
-                f"the prompt has {len(ids)} tokens, the context {room}", fix="raise n_ctx (-c)"
-            )
+            left = "" if room == self.n_ctx else f"has room for {room} of "
+            what = f"the prompt has {len(ids)} tokens, the context {left}{self.n_ctx}"
+            raise RequestError(what, fix="raise n_ctx (-c)")
         ends, breakers = self.tokenizer.end_ids, self.breakers
         sampler = Sampler(sampling_params(sampling), self.n_vocab, end_ids=ends, breakers=breakers)
         return Generation(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence)

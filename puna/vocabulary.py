@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from puna import store, tokenizer
-from puna.gguf import GGUFFile
+from puna.gguf import GGUFFile, Metadata
 from puna.sampling.penalties import Breakers, find_breakers
 from puna.settings import Settings
 from puna.tokenizer import Tokenizer
@@ -15,16 +17,17 @@ __all__ = ["Vocabulary", "load_tokenizer"]
 
 
 class Vocabulary:
-    """An open model file and its tokenizer. metadata: the file's, a read-only mapping."""
+    """A model file and its tokenizer. metadata: the file's, a read-only mapping."""
 
-    def __init__(self, file: GGUFFile) -> None:
+    def __init__(self, file: GGUFFile, building: Future[Tokenizer] | None = None) -> None:
+        """building: a tokenizer that `build_tokenizer` has begun; None begins one."""
         self.file, self.metadata = file, file.metadata
-        self._tokenizer: Tokenizer | None = None
+        self.building = building or build_tokenizer(self.metadata)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was odd about the vocabulary, a line each; nothing before the tokenizer is built."""
-        return self._tokenizer.notes if self._tokenizer else ()
+        """What is odd about the vocabulary, a line each."""
+        return () if self.building.exception() else self.tokenizer.notes
 
     def breakers(self, texts: Sequence[str]) -> Breakers:
         """The tokens that begin or end one of the texts: where DRY sampling forgets a repetition."""
@@ -33,13 +36,8 @@ class Vocabulary:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Built when it is first asked for: ids run without one.
-
-        Raises TokenizerError when the file's vocabulary cannot be used.
-        """
-        if self._tokenizer is None:
-            self._tokenizer = tokenizer.load(self.metadata)
-        return self._tokenizer
+        """Raises TokenizerError when the file's vocabulary cannot be used; ids run without one."""
+        return self.building.result()
 
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of a text.
@@ -58,6 +56,20 @@ class Vocabulary:
         start = 1 if t.add_bos and given[:1] == [t.bos] else 0
         stop = len(given) - (1 if t.add_eos and given[start:][-1:] == [t.eos] else 0)
         return t.decode(given[start:stop])
+
+
+def build_tokenizer(metadata: Metadata) -> Future[Tokenizer]:
+    """A tokenizer, built on a thread of its own while the weights are brought in."""
+    future: Future[Tokenizer] = Future()
+
+    def build() -> None:
+        try:
+            future.set_result(tokenizer.load(metadata))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=build, name="puna-tokenizer", daemon=True).start()
+    return future
 
 
 def load_tokenizer(model: str | Path) -> Vocabulary:

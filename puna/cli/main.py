@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import TextIO
 
 from puna import __version__
 from puna.cli.status import BUG, INTERRUPTED, PIPE, USER
@@ -67,11 +68,17 @@ def open_streams() -> None:
 def drop_output() -> None:
     """What cannot be written now must not be written at exit either: Python would complain of it there."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        try:
-            stream.flush()
-        except OSError:
-            with suppress(OSError):
+        with suppress(OSError):
+            if not flushed(stream):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def flushed(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 def explained(error: Exception) -> tuple[int, str]:

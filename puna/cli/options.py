@@ -162,7 +162,7 @@ def add_generation(parser: Parser) -> None:
         "--predict",
         "--n-predict",
         dest="predict",
-        type=whole(-2),
+        type=limit,
         default=-1,
         metavar="N",
         help="most tokens to generate; -1 or -2 for as many as the context holds (default -1)",
@@ -189,6 +189,11 @@ def add_generation(parser: Parser) -> None:
         metavar="[on|off|auto]",
         help="set off the prompt by colour; auto where the output is a terminal (default off)",
     )
+
+
+def limit(text: str) -> int:
+    """Tokens to generate, -1 for no limit: llama.cpp's -2, until the context is full, is the same here."""
+    return max(whole(-2)(text), -1)
 
 
 def add_chat(parser: Parser) -> argparse._ArgumentGroup:

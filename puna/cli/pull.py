@@ -15,7 +15,10 @@ __all__ = ["build", "run"]
 def build(prog: str) -> Parser:
     """The command's options."""
     about = "Fetch a model, unless it is here already, and print its path."
-    check = "What is here is read through and compared with its digest; puna run looks at the size alone."
+    check = (
+        "Of what is here, a model that puna list names is compared with its digest, one of the hub (hf:) "
+        "by its size; puna run looks at sizes alone."
+    )
     parser = Parser(prog, f"{about} {check}")
     parser.usage = f"{prog} NAME"
     parser.add_argument(

@@ -7,7 +7,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Candidates", "Doubles", "Floats", "Ints", "Positions", "highest", "probabilities", "strongest", "top"]
+__all__ = [
+    "Candidates",
+    "Doubles",
+    "Floats",
+    "Ints",
+    "Positions",
+    "highest",
+    "probabilities",
+    "strongest",
+    "top",
+]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -55,7 +65,8 @@ class Candidates(NamedTuple):
 
 def highest(logits: Floats) -> np.float32:
     """The highest logit."""
-    return np.float32(np.max(logits))
+    most: np.float32 = np.max(logits)
+    return most
 
 
 def probabilities(candidates: Candidates) -> Doubles:

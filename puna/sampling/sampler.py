@@ -14,7 +14,7 @@ import numpy as np
 from puna.errors import PunaError, RequestError
 from puna.sampling import filters, penalties
 from puna.sampling import temperature as temperatures
-from puna.sampling.candidates import Candidates, Doubles, Floats, Ints, probabilities
+from puna.sampling.candidates import Candidates, Doubles, Floats, Ints, highest, probabilities
 from puna.sampling.params import SamplingParams
 from puna.sampling.penalties import Breakers
 

@@ -64,9 +64,9 @@ class BytePair:
             return BPE(ids, pairs, **options)
         except Exception:  # the library has no class of its own for a merge outside the vocabulary
             usable = [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids]
-        self.notes = (
-            f"{len(pairs) - len(usable)} merges of {MERGES_KEY!r} are outside the vocabulary: skipped",
-        )
+        skipped = len(pairs) - len(usable)
+        noun = "merge" if skipped == 1 else "merges"
+        self.notes = (f"{skipped} {noun} of {MERGES_KEY!r} outside the vocabulary: skipped",)
         try:
             return BPE(ids, usable, **options)
         except Exception as error:

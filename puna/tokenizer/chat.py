@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from puna.errors import RequestError
 
@@ -60,14 +60,8 @@ class ChatTemplate:
         **extra: Any,
     ) -> str:
         """See `render`."""
-        from jinja2 import Template
-
-        from puna.tokenizer.sandbox import Meter, Sandbox
-
         check_messages(messages)
-        environment = Sandbox(Meter())
         variables = {
-            "messages": messages,
             "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -77,11 +71,29 @@ class ChatTemplate:
             "strftime_now": (now or datetime.now()).strftime,
             **extra,
         }
-        template = Template.from_code(environment, self._code, environment.make_globals(None))
+        parts = [content for message in messages if is_parts(content := message.get("content"))]
         try:
-            return environment.concat(template.generate(variables))
+            text = self._fill(messages, variables)
+        except Exception as error:
+            if not parts:
+                refuse(error)
+        else:
+            if not any(str(content) in text for content in parts):
+                return text
+        plain = [in_text(message, i) for i, message in enumerate(messages)]
+        try:
+            return self._fill(plain, variables)
         except Exception as error:
             refuse(error)
+
+    def _fill(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        from jinja2 import Template
+
+        from puna.tokenizer.sandbox import Meter, Sandbox
+
+        environment = Sandbox(Meter())
+        template = Template.from_code(environment, self._code, environment.make_globals(None))
+        return environment.concat(template.generate({**variables, "messages": messages}))
 
 
 def render(
@@ -98,6 +110,7 @@ def render(
     """A conversation in the form of a template.
 
     messages: mappings with a role, and a content: text, or parts as OpenAI's API has them, or None beside tool calls.
+    Parts of text are joined for a template that takes none: one that fails on them, or writes them out as Python.
     bos, eos: the texts of these tokens.  add_generation_prompt: end where the reply begins.
     tools: JSON schemas of functions.  now: the time that the template sees.  extra: more variables for it.
     Raises RequestError with the template's own message where it refuses the messages, and where it fails or does
@@ -151,10 +164,26 @@ def check_messages(messages: object) -> None:
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or not role:
             raise RequestError(f"role is {role!r}, where a name is needed", where=where, fix=SHAPE)
-        parts = isinstance(content, Sequence) and all(isinstance(part, Mapping) for part in content)
+        parts = is_parts(content) and all(isinstance(part, Mapping) for part in content)
         absent = content is None and ("content" in message or message.get("tool_calls"))
         if not (isinstance(content, str) or parts or absent):
             raise RequestError("content is neither text nor a list of parts", where=where, fix=SHAPE)
+
+
+def is_parts(content: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(content, Sequence) and not isinstance(content, str)
+
+
+def in_text(message: Message, place: int) -> Message:
+    """A message with its parts joined to one text. Raises RequestError for a part that is no text."""
+    content = message.get("content")
+    if not is_parts(content):
+        return message
+    for part in content:
+        if part.get("type") != "text" or not isinstance(part.get("text"), str):
+            what = f"a part of type {part.get('type')!r} is no text, and the chat template takes text only"
+            raise RequestError(what, where=f"messages[{place}]", fix='use {"type": "text", "text": "Hello"}')
+    return {**message, "content": "".join(part["text"] for part in content)}
 
 
 def raise_exception(message: object) -> NoReturn:

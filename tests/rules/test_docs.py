@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 from tiny_model import ALPHABET, write_tiny
 
@@ -16,6 +19,7 @@ import puna
 from puna import store
 from puna.cli.main import COMMANDS
 from puna.models.registry import architectures
+from puna.quants import dequantize
 from puna.quants.registry import TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +109,24 @@ def test_readme_lists_what_is_supported() -> None:
     assert re.sub(r" \(.*?\)", "", listed).split(", ") == sorted(architectures())
     (types,) = re.findall(r"^Tensor types: (.+)\.$", README, re.MULTILINE)
     assert types.split(", ") == [quant.name for quant in TYPES.values()]
+
+
+def test_the_example_of_a_quantisation_type_is_one() -> None:
+    """The class in docs/add-a-quant.md gives the gguf package's numbers, and fits the length that the page names."""
+    page = (ROOT / "docs" / "add-a-quant.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (most,) = re.findall(r"its length \((\d+) lines at most", page)
+    found: dict[str, Any] = {}
+    exec(compile(source, "add-a-quant.md", "exec"), found)
+    quant = found["Q2_K"]()
+    raw = np.random.default_rng(1).integers(0, 256, (8, quant.bytes), np.uint8)
+    raw[:, [81, 83]] &= 0x3F  # finite scales
+    wanted = gguf.dequantize(raw, gguf.GGMLQuantizationType.Q2_K)
+    assert np.array_equal(dequantize(quant, raw).reshape(wanted.shape), wanted)
+    body = ast.unparse(ast.parse(source).body[-1]).replace("\n\n", "\n").splitlines()
+    assert len(body) - 1 <= int(most)  # but for the docstring
+    limit = (ROOT / "tests" / "unit" / "test_quants.py").read_text(encoding="utf-8")
+    assert f"splitlines()) <= {most}\n" in limit
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

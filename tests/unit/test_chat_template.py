@@ -10,6 +10,7 @@ from vocabularies import CONTROL, HELLO, byte_pair
 
 from puna.errors import RequestError
 from puna.tokenizer import ChatTemplate, builtin_template, find_template, load, render, render_for
+from puna.tokenizer.chat import CHATML
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -114,6 +115,20 @@ def test_parts_and_tool_calls_are_messages() -> None:
     ]
     template = "{{ messages[0].content[0].text }}{{ messages[1].tool_calls[0].function.arguments | tojson }}"
     assert rendered(template, messages) == 'Hi{"x": 1}'
+
+
+@pytest.mark.parametrize(
+    "template",
+    [CHATML, "{{ messages[0].content }}", "{% for m in messages %}{{ m.content.strip() }}{% endfor %}"],
+)
+def test_parts_are_joined_for_a_template_that_takes_text(template: str) -> None:
+    """A template that cannot take parts gets their text in one; a part that is none is refused by its place."""
+    parts = [{"type": "text", "text": "Hi "}, {"type": "text", "text": "there"}]
+    texts = [{"role": "user", "content": "Hi there"}]
+    assert rendered(template, [{"role": "user", "content": parts}]) == rendered(template, texts)
+    picture = [{"role": "user", "content": [*parts, {"type": "image_url"}]}]
+    with pytest.raises(RequestError, match=r"messages\[0\]: a part of type 'image_url' is no text"):
+        rendered(template, picture)
 
 
 def test_builtin_template_is_chatml() -> None:

@@ -8,8 +8,9 @@ from unittest import mock
 
 import pytest
 from cli_runs import ENDLESS, Result, alphabet, puna
-from tiny_model import write_tiny
+from tiny_model import VOCABULARIES, write_tiny
 
+import puna as package
 from puna.cli.screen import Screen
 
 REPLY = "abcdefghijklmnopqrstuvwxyz\n"
@@ -149,7 +150,8 @@ def test_files_that_are_no_conversation(model: Path, tmp_path: Path, content: st
         ("/claer", "there is no command /claer; did you mean /clear?"),
         ("/usr/bin", "// sends a text that begins with /"),
         ("/save", "/save: a file is missing; write /save FILE"),
-        ("/load /no/such/file", "/no/such/file: cannot read the file"),
+        ("/load /no/such/file", "error: /no/such/file: cannot read the file: No such file or directory\n"),
+        ("/save /no/such/file", "error: /no/such/file: cannot write the file: No such file or directory\n"),
     ],
 )
 def test_wrong_commands(model: Path, line: str, message: str) -> None:
@@ -224,6 +226,26 @@ def test_interrupt_at_the_prompt_ends(model: Path) -> None:
     result = puna("chat", model, tty="in", typed=["hi", KeyboardInterrupt(), "unheard"])
     assert (result.status, result.out) == (130, REPLY)
     assert "\nmemory " in result.err
+
+
+def test_clearing_empties_the_cache(model: Path) -> None:
+    """After /clear the cache holds nothing, and the next turn is answered as ever."""
+    result = chat(model, "hi", "/clear", "/tokens", "ho")
+    assert "cache      0 of " in result.err
+    assert result.out == REPLY * 2
+
+
+@pytest.mark.parametrize("words", [("chat",), ("run", "-cnv")])
+def test_no_template_is_said_before_the_weights_are_loaded(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """A model that cannot chat is refused from its header, before the prompt is read, with what to do instead."""
+    key = "tokenizer.ggml.tokens"
+    tokens = [token.replace("<|im_start|>", "<|start|>") for token in VOCABULARIES["spm"]()[key]]
+    model = write_tiny(tmp_path / "a.gguf", chat_template=None, vocab="spm", metadata={key: tokens})
+    command, *flags = words
+    with mock.patch.object(package, "load", side_effect=AssertionError):
+        result = puna(command, model, *flags, "-f", "nowhere.txt")
+    assert result.status == 2
+    assert "a.gguf: the model has no chat template, and no tokens of ChatML; continue a text" in result.error
 
 
 def test_model_without_a_template(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from pathlib import Path
 from unittest import mock
 
@@ -9,7 +11,7 @@ import pytest
 from cli_runs import alphabet, puna
 from tiny_model import write_tiny
 
-from puna.cli import main
+from puna.cli import main, text
 
 NO_SYSTEM = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system prompt, please') }}{% endif %}x"
@@ -161,6 +163,44 @@ def test_debug_shows_where(tmp_path: Path) -> None:
     assert "Traceback" in debug.err
     assert debug.err.splitlines()[-1] == plain.err.splitlines()[-1]
     assert debug.status == plain.status == 2
+
+
+def test_debug_before_the_command_and_as_a_value(model: Path) -> None:
+    """--debug may come before the command; in the place of a value it is the value."""
+    assert "Traceback" in puna("--debug", "run", "none.gguf").err
+    assert "Traceback" in puna("--debug", "-m", "none.gguf").err
+    assert puna("--debug").out == puna("--help").out
+    assert puna("run", model, "-p", "--debug", "-n", 0).out == "--debug\n"
+    pieces = puna("tokenize", "--json", "--", model, "--debug").out
+    assert "".join(entry["piece"] for entry in json.loads(pieces)) == "--debug"
+
+
+def test_output_that_cannot_be_written() -> None:
+    """An error of the system is one line with its reason, not a bug."""
+    with mock.patch.object(main, "command", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+        result = puna("list")
+    assert result.status == 2
+    assert result.error == (
+        "cannot read or write standard input or output: No space left on device; check where it leads"
+    )
+
+
+def test_the_model_is_checked_before_the_text_is_read(model: Path) -> None:
+    """A name that nothing can have is said before any input is read."""
+    for command in ("run", "chat", "tokenize"):
+        assert "there is no model of this name" in puna(command, "zzzz", "-f", "nowhere.txt").error
+
+
+def test_texts_have_a_limit(model: Path, tmp_path: Path) -> None:
+    """More text than anyone can mean is refused, from standard input and from files, without reading on."""
+    file = tmp_path / "long.txt"
+    file.write_bytes(b"a" * 101)
+    with mock.patch.object(text, "MOST", 100):
+        for words in (["run", model], ["tokenize", model], ["chat", model]):
+            result = puna(*words, stdin=b"a" * 101)
+            assert (result.status, result.error) == (2, "standard input: more than 100 B of text; give less")
+        assert "long.txt: more than 100 B of text; give less" in puna("run", model, "-f", file).error
+        assert puna("tokenize", model, stdin=b"a" * 100).status == 0
 
 
 def test_bugs_ask_to_be_reported() -> None:

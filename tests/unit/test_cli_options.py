@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from dataclasses import fields
 from typing import Any
 
@@ -56,6 +57,7 @@ OTHERS: list[tuple[str, str | None, str, Any]] = [
     ("-ctv --cache-type-v", "f16", "cache_type_v", "f16"),
     ("--backend", "blas", "backend", "blas"),
     ("--no-mmap", None, "no_mmap", True),
+    ("-nr --no-repack", None, "no_repack", True),
     ("-e --escape", None, "escape", True),
     ("--no-escape", None, "escape", False),
     ("-r --reverse-prompt", "User:", "reverse_prompt", ["User:"]),
@@ -71,6 +73,7 @@ OTHERS: list[tuple[str, str | None, str, Any]] = [
     ("--no-display-prompt", None, "no_display_prompt", True),
     ("--dump-graph", None, "dump_graph", True),
     ("--dump-plan", None, "dump_plan", True),
+    ("--debug", None, "debug", True),
 ]
 CASES = [(flag, *rest) for flags, *rest in SAMPLING for flag in flags.split()]
 OTHER_CASES = [(flag, *rest) for flags, *rest in OTHERS for flag in flags.split()]
@@ -145,6 +148,7 @@ def test_no_escape_leaves_backslashes() -> None:
         (["--color", "model.gguf"], "name", "model.gguf"),
         (["--", "-m"], "name", "-m"),
         (["-n", "1", "-n", "2"], "predict", 2),
+        (["-n", "-2"], "predict", -1),
     ],
 )
 def test_forms_of_flags(words: list[str], name: str, value: Any) -> None:
@@ -177,7 +181,12 @@ def test_forms_of_flags(words: list[str], name: str, value: Any) -> None:
         (["-l", "five"], "-l/--logit-bias: 'five' is no token id with a bias"),
         (["--dry-sequence-breaker", ""], "has 0 bytes"),
         (["--color=pink"], "--color: 'pink' is not one of on, off, auto"),
-        (["a.gguf", "b.gguf"], "unrecognized arguments: b.gguf"),
+        (["a.gguf", "b.gguf"], "unrecognized arguments: b.gguf; puna run --help lists the options"),
+        (
+            ["a.gguf", "--color", "blue"],
+            "unrecognized arguments: blue; after --color write one of on, off, auto",
+        ),
+        (["--color", "blue", "a.gguf"], "unrecognized arguments: a.gguf; after --color write one of on, off"),
     ],
 )
 def test_wrong_flags(words: list[str], message: str) -> None:
@@ -186,6 +195,32 @@ def test_wrong_flags(words: list[str], message: str) -> None:
         parse(*words)
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_words_may_stand_apart() -> None:
+    """The words of a command line are the same ones wherever the flags stand between them."""
+    words = ["m.gguf", "a b", "--ids"]
+    expected = tokenize.build("puna tokenize").parse(words)
+    for order in itertools.permutations(words):
+        if order.index("m.gguf") < order.index("a b"):
+            assert tokenize.build("puna tokenize").parse(order) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--debug"], True),
+        (["m", "-n", "1", "--debug"], True),
+        (["m", "--frob", "--no_mmap", "--color", "--debug"], True),
+        (["m", "-p", "--debug"], False),
+        (["m", "--system_prompt", "--debug"], False),
+        (["m", "-p=--debug"], False),
+        (["m", "--", "--debug"], False),
+    ],
+)
+def test_debug_is_a_flag(words: list[str], asked: bool) -> None:
+    """--debug counts in a flag's place, on a line with other mistakes too, and never as a value."""
+    assert run.build("puna run").debugs(words) is asked
 
 
 def test_models_are_named_once() -> None:

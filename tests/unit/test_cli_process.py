@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -68,6 +69,29 @@ def test_errors_end_with_status_2(tmp_path: Path) -> None:
         command("run", tmp_path / "none.gguf", "-p", "a"), capture_output=True, timeout=WAIT
     )
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, b"", 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("words", [["--help"], ["list", "--json"], ["list", "nonsense"]])
+def test_full_disks_are_said_once(words: list[str]) -> None:
+    """Output that cannot be written is one line and status 2, and Python adds nothing at exit."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, timeout=WAIT)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        done = subprocess.run(command(*words), stdout=full, stderr=full, timeout=WAIT)
+        assert done.returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams are closed as a POSIX shell does it")
+@pytest.mark.parametrize(("closed", "status"), [("<&-", 2), (">&-", 2), ("2>&-", 0), ("<&- >&- 2>&-", 2)])
+def test_closed_streams_of_a_process(tmp_path: Path, closed: str, status: int) -> None:
+    """Whichever streams are closed, the status is right and there is no traceback."""
+    words = ["run", alphabet(tmp_path)] + ([] if "<" in closed else ["-p", "w"])
+    line = f"{shlex.join(command(*words))} {closed}"
+    done = subprocess.run(line, shell=True, capture_output=True, timeout=WAIT)
+    assert done.returncode == status, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert done.stdout == (b"wxyz\n" if status == 0 else b"")
 
 
 def test_text_comes_while_it_is_generated(tmp_path: Path) -> None:

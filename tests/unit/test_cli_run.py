@@ -60,6 +60,11 @@ def test_limits_are_said(tmp_path: Path, words: list[str], said: str) -> None:
     assert puna("run", model, "-p", "a", *words).err.splitlines()[-1] == said
 
 
+def test_one_token_is_singular(model: Path) -> None:
+    """A context of 1 is a context of 1 token."""
+    assert "the context of 1 token is full" in puna("run", model, "-p", "a", "-c", 1).err
+
+
 def test_a_full_context_is_used_up(tmp_path: Path) -> None:
     """A context of 8 holds a prompt of 3 and 5 more tokens; the one after them needs no place."""
     model = alphabet(tmp_path, follow=ENDLESS)
@@ -139,7 +144,7 @@ def test_loading_flags_arrive(model: Path) -> None:
     """The loading flags reach puna.load under its own names."""
     with mock.patch.object(package, "load", side_effect=package.PunaError("seen"), create=True) as load:
         numbers = ("-c", "64", "-b", "8", "-t", "2")
-        words = ("-ctk", "q8_0", "-ctv", "f16", "--backend", "blas", "--no-mmap")
+        words = ("-ctk", "q8_0", "-ctv", "f16", "--backend", "blas", "--no-mmap", "-nr")
         assert puna("run", model, "-p", "a", *numbers, *words).error == "seen"
     (name,), given = load.call_args
     assert name == str(model)
@@ -151,6 +156,7 @@ def test_loading_flags_arrive(model: Path) -> None:
         "cache_type_k": "q8_0",
         "cache_type_v": "f16",
         "mmap": False,
+        "repack": False,
         "progress": None,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from unittest import mock
@@ -34,7 +35,29 @@ def test_list_shows_what_is_here_and_what_can_be_fetched(models: Path) -> None:
     assert all(f"  {model.name} " in empty for model in store.catalogue())
     path = write_tiny(models / "mine.gguf")
     row = next(line for line in puna("list").out.splitlines() if line.endswith(str(path)))
-    assert row.split() == [str(path), "0.4", "MB", "file", str(path)]
+    assert row.split() == [str(path), "439.2", "KiB", "file", str(path)]
+
+
+def test_list_shows_damaged_files(models: Path) -> None:
+    """A file of the catalogue that was cut short is listed as damaged, and can still be fetched."""
+    gemma = store.catalogue()[1]
+    (models / gemma.file).write_bytes(b"GGUF")
+    text = puna("list").out
+    assert f"  {gemma.name}  4 of {gemma.size} bytes  {models / gemma.file}\n" in text
+    assert "puna pull NAME fetches it anew" in text
+    found = json.loads(puna("list", "--json").out)
+    assert [(entry["name"], entry["bytes"]) for entry in found["damaged"]] == [(gemma.name, 4)]
+    assert gemma.name in {entry["name"] for entry in found["there"]}
+
+
+def test_list_says_what_is_no_chat_model(models: Path) -> None:
+    """A base model is called one, whether it is here or not."""
+    gemma = store.catalogue()[1]
+    assert "a base model" in puna("list").out
+    (models / gemma.file).touch()
+    os.truncate(models / gemma.file, gemma.size)
+    row = next(line for line in puna("list").out.splitlines() if line.endswith(gemma.file))
+    assert "a base model" in row
 
 
 def test_list_as_json(models: Path) -> None:
@@ -63,6 +86,7 @@ def test_names_are_resolved_everywhere(models: Path, monkeypatch: pytest.MonkeyP
     """run, chat, inspect and tokenize take a name where they take a file."""
     path = alphabet(models)
     monkeypatch.setattr(store, "resolve", lambda name, settings, progress=None: {"tiny:1m": path}[name])
+    monkeypatch.setattr(store, "check", {"tiny:1m": None}.__getitem__)
     assert puna("run", "tiny:1m", "-p", "w").out == "wxyz\n"
     assert puna("-m", "tiny:1m", "-p", "w").out == "wxyz\n"
     assert puna("chat", "tiny:1m", "-n", 2, stdin=b"hi\n").out == "ab\n"

@@ -109,12 +109,12 @@ def test_types_read_their_block(quant: QuantType) -> None:
 
 @pytest.mark.parametrize("quant", QUANTS, ids=repr)
 def test_types_are_short(quant: QuantType) -> None:
-    """A type takes at most 11 lines of code."""
+    """A type takes at most 14 lines of code, its docstring aside."""
     node = ast.parse(textwrap.dedent(inspect.getsource(type(quant)))).body[0]
     assert isinstance(node, ast.ClassDef)
     assert ast.get_docstring(node)
     node.body.pop(0)
-    assert 4 <= len(ast.unparse(node).replace("\n\n", "\n").splitlines()) <= 11
+    assert 4 <= len(ast.unparse(node).replace("\n\n", "\n").splitlines()) <= 14
 
 
 @pytest.mark.parametrize("quant", QUANTS, ids=repr)

@@ -50,6 +50,7 @@ def test_top_k_of_zero_keeps_everything() -> None:
     assert filters.top_k(candidates, -1) is candidates
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([-math.inf, -2.0, -0.0, 0.0, 1.5, 3.0]), min_size=1, max_size=60),
     st.integers(1, 70),
@@ -201,7 +202,7 @@ def test_mirostat_1_on_degenerate_logits(logits: list[float]) -> None:
     assert 1 <= len(kept.logits) <= len(logits)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([4, 50, 3000]))
 def test_filters_never_empty_and_only_remove(seed: int, size: int) -> None:
     """Every filter leaves at least one token and changes no logit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puna.sampling.candidates import Candidates, top
@@ -63,6 +63,7 @@ def definition(window: list[int], breakers: set[int], allowed: int) -> dict[int,
     return longest
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=40), st.sets(st.integers(0, 5), max_size=2), st.integers(1, 4))
 def test_dry_against_its_definition(window: list[int], stops: set[int], allowed: int) -> None:
     """DRY takes multiplier * base^(length - allowed) from tokens that go on with a repetition of allowed length."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puna.errors import RequestError
@@ -35,6 +35,7 @@ def search(stops: list[str], text: str) -> tuple[str, str | None]:
 words = st.text("ab", min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(st.lists(words, max_size=4), st.text("abc", max_size=40), st.lists(st.integers(0, 40), max_size=8))
 def test_stops_do_not_depend_on_the_pieces(stops: list[str], text: str, cuts: list[int]) -> None:
     """However the text is cut, what is emitted and what matched equal a search of the whole text."""
@@ -43,6 +44,7 @@ def test_stops_do_not_depend_on_the_pieces(stops: list[str], text: str, cuts: li
     assert stream(stops, pieces) == search(stops, text)
 
 
+@settings(deadline=None)
 @given(st.lists(words, min_size=1, max_size=3), st.text("abc", max_size=30))
 def test_nothing_is_held_longer_than_needed(stops: list[str], text: str) -> None:
     """After each character only the longest end of the text that begins a stop string is held back."""

@@ -30,6 +30,14 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch,
     assert Settings.from_environment().models == tmp_path
 
 
+def test_a_home_folder_that_nobody_has() -> None:
+    """PUNA_MODELS below the home folder of an unknown user is refused."""
+    with pytest.raises(
+        RequestError, match="PUNA_MODELS: the home folder of '~no-such-user/m' is unknown; write"
+    ):
+        Settings.from_environment({"PUNA_MODELS": "~no-such-user/m"})
+
+
 def test_empty_variables_count_as_unset() -> None:
     """An empty PUNA_MODELS or PUNA_BACKEND is the default."""
     assert Settings.from_environment({"PUNA_MODELS": "", "PUNA_BACKEND": ""}) == Settings.from_environment({})

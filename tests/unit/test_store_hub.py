@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -113,12 +115,26 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def started() -> Hub:
+    """A hub that can be reached; where it cannot, the test is skipped."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(Hub())
+            socket.create_connection(("127.0.0.1", server.server_port), timeout=5).close()
+        except OSError as error:
+            pytest.skip(f"the loopback device does not work: {error}")
+        stack.pop_all()
+    return server
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with a repository of several quantisations, and a cache folder of its own."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    server = Hub()
+    for name in ("NO_PROXY", "no_proxy"):  # a proxy could not reach it
+        monkeypatch.setenv(name, "127.0.0.1")
+    server = started()
     server.repos["owner/repo-GGUF"] = {
         "README.md": b"text",
         "M-Q2_K.gguf": b"two",

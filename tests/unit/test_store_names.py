@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ import pytest
 
 from puna.errors import StoreError
 from puna.settings import Settings
-from puna.store import catalogue, installed, pull, resolve
-from puna.store.files import need_room, size_text
+from puna.store import catalogue, check, installed, pull, resolve
+from puna.store.files import need_room
 from puna.store.hub import HubModel
 from puna.store.names import LocalFile, parse
 
@@ -89,12 +91,47 @@ def test_unknown_names_get_a_hint(name: str, hint: str, tmp_path: Path) -> None:
         resolve(name, Settings(tmp_path))
 
 
-def test_missing_paths(tmp_path: Path) -> None:
-    """A missing file and a folder are each named as what they are."""
+@pytest.mark.skipif(sys.platform == "win32", reason="devices and limits are those of POSIX")
+def test_missing_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing file, a folder, a device and a path that cannot be are each named as what they are."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain").mkdir()
     with pytest.raises(StoreError, match=r"none\.gguf: there is no such file"):
         resolve(str(tmp_path / "none.gguf"), Settings(tmp_path))
-    with pytest.raises(StoreError, match="this is a folder"):
-        resolve(str(tmp_path), Settings(tmp_path))
+    for name in (str(tmp_path), "plain", "."):
+        with pytest.raises(StoreError, match=r"this is a folder; name a \.gguf file in it"):
+            resolve(name, Settings(tmp_path))
+    with pytest.raises(StoreError, match=f"{os.devnull}: this is a device or a pipe; give a regular file"):
+        resolve(os.devnull, Settings(tmp_path))
+    with pytest.raises(StoreError, match="cannot look at the file: File name too long"):
+        resolve("x" * 5000 + ".gguf", Settings(tmp_path))
+    with pytest.raises(StoreError, match="there is no model of this name"):
+        resolve("x" * 5000, Settings(tmp_path))
+    with pytest.raises(StoreError, match="that user's home folder is unknown; write out the path"):
+        resolve("~no-such-user/x.gguf", Settings(tmp_path))
+
+
+def test_folders_that_may_not_be_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path behind a folder that is closed to the user is an error that says so."""
+
+    def refuse(*_: object, **__: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(
+        StoreError, match=r"closed/m\.gguf: cannot look at the file: Permission denied; check"
+    ):
+        resolve("closed/m.gguf", Settings(tmp_path))
+
+
+def test_names_are_checked_without_fetching(tmp_path: Path) -> None:
+    """check refuses what resolve would refuse before it fetches, and nothing else."""
+    for name in ("zzzz", "hf:owner", str(tmp_path / "none.gguf")):
+        with pytest.raises(StoreError):
+            check(name)
+    for name in ("gemma3:270m", "hf:owner/repo"):
+        check(name)
 
 
 @pytest.mark.parametrize("name", ["smollm2:135m", "hf:owner/repo:Q8_0", "x.gguf"])
@@ -148,7 +185,7 @@ def test_no_folder_of_models_yet(tmp_path: Path) -> None:
 
 def test_room_is_checked_with_both_numbers(tmp_path: Path) -> None:
     """Too little space is an error that gives what is needed and what is free."""
-    with pytest.raises(StoreError, match=r"1000000\.0 GB are needed and [\d.]+ \w+ are free"):
+    with pytest.raises(StoreError, match=r"909\.5 TiB are needed and [\d.]+ \w+ are free"):
         need_room(tmp_path / "new", 10**15)
 
 
@@ -157,15 +194,6 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="PUNA_MODELS"):
         need_room(tmp_path / "file" / "models", 1)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (98362432, "98.4 MB"), (3e9, "3.0 GB")],
-)
-def test_sizes_for_people(count: float, text: str) -> None:
-    """Sizes are given in decimal units."""
-    assert size_text(count) == text
 
 
 def test_catalogue_is_consistent() -> None:

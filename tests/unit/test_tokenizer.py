@@ -45,7 +45,9 @@ def test_merges_outside_the_vocabulary_are_skipped_and_noted() -> None:
     merges = ["a b", "x yz", "b c", "nospace", "a b"]
     tokenizer = load(Metadata.of({**file, "tokenizer.ggml.merges": merges}))
     assert texts(tokenizer, tokenizer.encode("abc")) == ["ab", "c"]
-    assert any("2 merges" in note for note in tokenizer.notes)
+    assert any("2 merges of" in note for note in tokenizer.notes)
+    tokenizer = load(Metadata.of({**file, "tokenizer.ggml.merges": ["x yz"]}))
+    assert any("1 merge of" in note for note in tokenizer.notes)
 
 
 def test_missing_pre_tokenizer_is_noted() -> None:

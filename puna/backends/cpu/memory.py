@@ -1,4 +1,4 @@
-"""Memory that kernels read: aligned, zeroed, in huge pages where the system has them, given back when dropped."""
+"""Memory that kernels read: aligned, zeroed, taken page by page as it is touched, given back when dropped."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ALIGN", "allocate"]
+__all__ = ["ALIGN", "allocate", "prefer_huge"]
 
 ALIGN = 64
-HUGE = 2 << 20  # bytes of a huge page
 
 
 def allocate(nbytes: int) -> NDArray[np.uint8]:
@@ -20,8 +19,18 @@ def allocate(nbytes: int) -> NDArray[np.uint8]:
         return np.zeros(0, np.uint8)
     # Private: what could be shared with other processes gets no huge pages.
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-    block = mmap.mmap(-1, nbytes, **private)
-    if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+    return np.frombuffer(mmap.mmap(-1, nbytes, **private), np.uint8)
+
+
+def prefer_huge(block: NDArray[np.uint8]) -> None:
+    """Let the system join a block's pages into huge ones, where it has them, in its own time.
+
+    Said after the pages are filled: said before, each first touch may wait while the system looks for a huge page,
+    which has taken seconds for a gigabyte.
+    """
+    owner: object = block
+    while not isinstance(owner, mmap.mmap) and owner is not None:
+        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages: small ones serve
-            block.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(block, np.uint8)
+            owner.madvise(mmap.MADV_HUGEPAGE)

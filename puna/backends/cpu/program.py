@@ -169,7 +169,7 @@ class Program:
         """How attention shares out its work: "prefill", or for single rows "decode", or "split" over a long past."""
         if len(batch.tokens) > len(batch.spans):
             return "prefill"
-        units = len(batch.spans) * int(self.heads.max(initial=0))
+        units = len(batch.spans) * int(np.max(self.heads, initial=0))
         is_long = max((span.length for span in batch.spans), default=0) > BLOCK * self.plan.kv.page
         shapes = [call.shape for call in self.calls if call.shape]
         fits = units <= split_units(self.team.threads) and all(shape.group <= MOST_GROUP for shape in shapes)

@@ -13,7 +13,7 @@ from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Compiler, Spec
 from puna.backends.cpu.kernels.floats import float_bytes, float_pack
 from puna.backends.cpu.kernels.pack import PACK_SCRATCH, pack
-from puna.backends.cpu.memory import ALIGN, allocate
+from puna.backends.cpu.memory import ALIGN, allocate, prefer_huge
 from puna.backends.cpu.panels import ROWS, Panel
 from puna.backends.cpu.threads import Team
 from puna.gguf import GGUFFile
@@ -23,7 +23,7 @@ from puna.quants import by_name, dequantize
 
 __all__ = ["Weights", "upload", "weight_bytes"]
 
-SLICE = 8 << 20  # bytes of the file that are packed, and then let go, at a time
+SLICE = 32 << 20  # bytes of the file that are packed, and then let go, at a time
 
 
 @dataclass
@@ -81,6 +81,7 @@ def upload(
         if progress:
             progress.advance(size)
     team.close()
+    prefer_huge(block)
     if progress:
         progress.done()
     return weights

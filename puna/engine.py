@@ -64,7 +64,7 @@ def load(
         batch = min(plan.positive(n_batch, "n_batch"), n_ctx)
         sizes = {"tokens": batch, "rows": batch}
         steps = plan.make_plan(lowered, **sizes, kv=kv, scratch=engine.scratch, row_ops=about.row_ops)
-        memory = plan.regions(steps, engine.resident(lowered))
+        memory = plan.regions(steps, engine.resident(lowered, mmap))
         plan.refuse_too_large(memory, about.free, str(model))
         program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute
         return Model(

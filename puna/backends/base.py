@@ -66,12 +66,15 @@ class Backend(ABC, Generic[Weights, Program]):
         """What this backend is, and what it has now."""
 
     @abstractmethod
-    def resident(self, graph: Graph) -> int:
-        """Bytes that the graph's weights will take here, known before any is read."""
+    def resident(self, graph: Graph, mapped: bool) -> int:
+        """Bytes that the graph's weights will take here, known before any is read.
+
+        mapped: the file is; what is read from it as it is takes memory of its own where it is not.
+        """
 
     @abstractmethod
-    def scratch(self, node: Node, tokens: int, rows: int, kv: KVLayout) -> int:
-        """Bytes that the kernel of a node wants for itself in a step of `tokens` rows, `rows` with logits."""
+    def scratch(self, nodes: tuple[Node, ...], tokens: int, rows: int, kv: KVLayout) -> int:
+        """Bytes that the kernel of a record wants for itself in a step of `tokens` rows, `rows` with logits."""
 
     @abstractmethod
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:

@@ -17,7 +17,7 @@ BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
 # Values with no buffer of their own: the file's tensors, the step's tokens, the cache.
 PLACELESS = frozenset({"weight", "tokens", "kv_store"})
 
-Scratch = Callable[[Node, int, int, KVLayout], int]
+Scratch = Callable[[tuple[Node, ...], int, int, KVLayout], int]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def make_plan(
     homes, order = assign_homes(graph, stages)
     buffers, compute = place(graph, stages, homes, order, tokens, rows)
     records = tuple(
-        Record(group, i, sum(scratch(node, tokens, rows, kv) for node in group))
+        Record(group, i, scratch(group, tokens, rows, kv))
         for i, stage in enumerate(stages)
         for group in stage
     )

@@ -18,13 +18,13 @@ MODELS = {"smollm2": "smollm2-135m", "gemma3": "gemma3-270m"}
 
 
 @functools.cache
-def loaded(name: str) -> puna.Model:
+def loaded(name: str, backend: str = "reference") -> puna.Model:
     path = Settings.from_environment().models / f"{MODELS[name]}.gguf"
     if not REFS.exists():
         pytest.skip("reference data ../shared/refs is not here")
     if not path.exists():
         pytest.skip(f"{path.stem} is not pulled: puna pull {MODELS[name].replace('-', ':')}")
-    return puna.load(path, backend="reference", n_ctx=512)
+    return puna.load(path, backend=backend, n_ctx=512)
 
 
 def reference(name: str) -> dict[str, Any]:
@@ -53,13 +53,26 @@ def test_perplexity_of_a_passage(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_continuations(name: str) -> None:
+def test_logits_of_a_passage_on_the_cpu(name: str) -> None:
+    """On the CPU backend, whose activations are quantised, the error is at most llama.cpp's own."""
+    model, expected = loaded(name, "cpu"), reference(name)
+    truth = np.load(REFS / f"{name}.npz")
+    got = model.logits(truth["tokens"])[truth["positions"]].astype(np.float64)
+    want = truth["logits"].astype(np.float64)
+    errors = np.mean((got - want) ** 2, axis=1) / np.mean(want**2, axis=1)
+    assert errors.mean() <= 1.05 * expected["llamacpp_nmse_mean"]
+    assert np.mean(got.argmax(axis=1) == want.argmax(axis=1)) >= expected["llamacpp_top1_agree"]
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_continuations(name: str, backend: str) -> None:
     """The first 16 greedy tokens are the reference's, or where they first differ the two were nearly tied.
 
     The reference ran with quantised activations. Its error against the F32 truth is known, so two logits closer than
     two standard deviations of the difference of two such errors are a tie that it could turn either way.
     """
-    model, expected = loaded(name), reference(name)
+    model, expected = loaded(name, backend), reference(name)
     for text, greedy in list(expected["greedy"].items())[:4]:
         prompt, want = model.tokenize(text), greedy["ids"][:16]
         logits = model.logits(prompt + want)[len(prompt) - 1 : -1]  # before each token of the reference

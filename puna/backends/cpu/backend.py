@@ -52,19 +52,22 @@ class CPUBackend(Backend[Weights, Program]):
             else ("weights stay in the mapped file: slower, for models larger than memory",),
         )
 
-    def resident(self, graph: Graph) -> int:
-        return sum(weight_bytes(graph, node, self.repack) for node in graph.weights)
+    def resident(self, graph: Graph, mapped: bool) -> int:
+        return sum(weight_bytes(graph, node, self.repack, mapped) for node in graph.weights)
 
-    def scratch(self, node: Node, tokens: int, rows: int, kv: KVLayout) -> int:
+    def scratch(self, nodes: tuple[Node, ...], tokens: int, rows: int, kv: KVLayout) -> int:
+        each = sum(-(-self.need(node) // ALIGN) * ALIGN for node in nodes)
+        return each * self.threads + parts_bytes(kv, self.threads)
+
+    def need(self, node: Node) -> int:
+        """Bytes that one thread wants for a node."""
         if node.op == "linear":
             kind, k = node.inputs[1].type.dtype, cast(int, node.inputs[1].type.shape[1])
-            need = 0 if by_name(kind).is_float else many_scratch(Panel(kind), k, WIDTH)
-        elif node.op == "attend":
+            return 0 if by_name(kind).is_float else many_scratch(Panel(kind), k, WIDTH)
+        if node.op == "attend":
             value = cast(int, node.type.shape[2])
-            need = attend_scratch(Shape(1, 1, 1, value, "F32", "F32", 1.0, 0, 0.0), QUERIES)
-        else:
-            need = 0 if node.op == "kv_store" else -(-row_bytes(node) // 64) * 64
-        return -(-need // ALIGN) * ALIGN * self.threads + parts_bytes(kv, self.threads)
+            return attend_scratch(Shape(1, 1, 1, value, "F32", "F32", 1.0, 0, 0.0), QUERIES)
+        return 0 if node.op == "kv_store" else row_bytes(node)
 
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
         return upload(graph, source, self.compiler, self.threads, self.repack, progress)

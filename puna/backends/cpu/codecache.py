@@ -1,8 +1,8 @@
 """Object code on disk, so that a kernel is compiled once on a machine.
 
 One file a kernel, named by the hash of all that decides its bytes. Files are written beside their place and
-moved there, readable by their owner alone: a magic line, the SHA-256 of the rest, a line of JSON with the kernel's
-name and processor, the object code. A damaged one is ignored.
+moved there, readable by their owner alone: a magic line, the SHA-256 of key and rest, a line of JSON with the kernel's
+name and processor, the object code. A damaged one is ignored, and so is one under another's name.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ class CodeCache:
     def read(self, path: Path) -> bytes | None:
         """A file's line of JSON and object code, or None where it is not sound or not ours."""
         try:
-            if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
-                return None  # somebody else's code is not run
-            stored = path.read_bytes()
+            with path.open("rb") as file:
+                if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
+                    return None  # somebody else's code is not run
+                stored = file.read()
         except OSError:
             return None
         rest = stored[HEAD:]
-        return rest if stored[:HEAD] == MAGIC + hashlib.sha256(rest).digest() else None
+        return rest if stored[:HEAD] == MAGIC + digest(path.stem, rest) else None
 
     def entries(self) -> Iterator[Entry]:
         """What is stored and sound."""
@@ -82,13 +83,17 @@ class CodeCache:
             handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(MAGIC + hashlib.sha256(rest).digest() + rest)
+                    file.write(MAGIC + digest(key, rest) + rest)
                 Path(temporary).replace(self.path(key))
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
         except OSError:
             return
+
+
+def digest(key: str, rest: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + rest).digest()
 
 
 def default_folder() -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+import puna.plan.kv
 import puna.quants
 from puna.backends.cpu.codecache import CodeCache
 from puna.backends.cpu.lang import Kernel
@@ -132,9 +133,10 @@ class Compiler:
     def sources(self) -> str:
         """Hash of the source that writes kernels: this folder, and the types whose lines end up in them."""
         digest = hashlib.sha256()
-        for folder in (Path(__file__).parent, Path(inspect.getfile(puna.quants)).parent):
-            for path in sorted(folder.rglob("*.py")):
-                digest.update(path.read_bytes())
+        folders = (Path(__file__).parent, Path(inspect.getfile(puna.quants)).parent)
+        files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+        for path in (*files, Path(inspect.getfile(puna.plan.kv))):  # the last for the size of a page
+            digest.update(path.read_bytes())
         return digest.hexdigest()
 
 

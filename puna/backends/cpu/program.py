@@ -39,6 +39,7 @@ FEW = 8  # most tokens for which weights are unpacked in registers
 WIDTH, TILE = 2, 6  # panels and tokens of a block of `many`
 QUERIES = 6  # queries of a tile of attention
 AHEAD = 256 << 10  # most bytes that a waiting thread asks for
+MOST_READY = 64  # sizes of steps whose records are kept
 CHUNK = 1 << 20  # most bytes of weights that a thread claims at a time
 ROW_BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
 
@@ -192,6 +193,8 @@ class Program:
         """Kernel address, units, grain, and what to ask for ahead, of all records for a step of this size: [n, 5]."""
         key = tokens, count, mode
         if key not in self.ready:
+            if len(self.ready) >= MOST_READY:
+                self.ready.clear()
             sizes = {"T": tokens, "R": count}
             specs = [self.spec(call, sizes[call.dim], mode) for call in self.calls]
             found = self.compiler.addresses_of(dict.fromkeys(specs))
@@ -209,7 +212,7 @@ class Program:
         self.records[:, [0, 2, 3, 6, 7]] = ready
         items = self.tables.fill(batch, mode != "prefill")
         blocks = (
-            max(span.length for span in batch.spans) // (BLOCK * self.plan.kv.page) + 1
+            (max(span.length for span in batch.spans) - 1) // (BLOCK * self.plan.kv.page) + 1
             if mode == "split"
             else 1
         )

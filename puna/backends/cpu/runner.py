@@ -8,7 +8,7 @@ Memory that the threads share, in i64 and addresses:
     job (256 bytes)     0 records   8 count of records   16 threads   24 yield: a C function that gives up the core
                         32 spins: looks at a barrier before the core is given up
                         64 arrived: threads at the barrier   128 phase: barriers passed
-                        192 ticket: jobs posted so far
+                        192 ticket: jobs posted so far   200 done: those that the poster has run to their end
     nap (64 bytes, one a worker)   0 asleep: 1 while the worker waits in Python
 """
 
@@ -16,18 +16,20 @@ from __future__ import annotations
 
 from puna.backends.cpu.lang import Kernel, Ptr, Value
 
-__all__ = ["JOB_BYTES", "NAP_BYTES", "RECORD_BYTES", "post", "run", "serve"]
+__all__ = ["JOB_BYTES", "NAP_BYTES", "RECORD_BYTES", "rouse", "run", "serve", "start"]
 
 RECORD_BYTES, JOB_BYTES, NAP_BYTES = 64, 256, 64
-ARRIVED, PHASE, TICKET = 64, 128, 192
+ARRIVED, PHASE, TICKET, DONE = 64, 128, 192, 200
 LINES, LINE = 4, 64  # cache lines that a waiting thread asks for between two looks, and their bytes
 WAITS = 100_000  # looks for a new job before a worker goes to sleep: some milliseconds
 
 
 def run(k: Kernel) -> None:
-    """run(job, scratch): this thread's share of all records of a job."""
+    """run(job, scratch): the poster's share of all records of a job."""
     job, scratch = k.args
+    ticket = k.load_shared(job.at(TICKET))
     work(k, job, scratch)
+    job.store(ticket, DONE, 8)
 
 
 def work(k: Kernel, job: Ptr, scratch: Ptr) -> None:
@@ -80,19 +82,40 @@ def pause(k: Kernel) -> None:
         k.procedure(name, *(k.const("i32", arg) for arg in args))
 
 
-def post(k: Kernel) -> None:
-    """post(job, naps, workers, awake): announce a job, and set awake[w] to 1 for each worker that must be woken."""
-    job, naps, workers, awake = k.args
-    k.add_shared(job.at(TICKET), 1)
+def rouse(k: Kernel) -> None:
+    """rouse(naps, workers, awake): set awake[w] for each worker that sleeps and must be signalled."""
+    naps, workers, awake = k.args
+    note_sleepers(k, naps, workers, awake)
+
+
+def note_sleepers(k: Kernel, naps: Ptr, workers: Value, awake: Ptr) -> Value:
+    """Take back the nap flags; how many workers wait for a signal, those of earlier calls among them."""
+    asleep = k.var(k.zeros("i64"))
     for w in k.loop(0, workers):
-        awake.store(k.swap_shared(naps.at(w * NAP_BYTES), 0), w * 8, 8)
+        waits = awake.load("i64", 1, w * 8, 8) | k.swap_shared(naps.at(w * NAP_BYTES), 0)
+        awake.store(waits, w * 8, 8)
+        asleep.set(asleep.now + waits)
+    return asleep.now
+
+
+def start(k: Kernel) -> None:
+    """start(job, naps, workers, awake, scratch): post a job and take part in it, unless a worker sleeps after all.
+
+    Then the caller must signal it and call `run`. To Python this is one step, so no interrupt can part the two.
+    """
+    job, naps, workers, awake, scratch = k.args
+    ticket = k.add_shared(job.at(TICKET), 1) + 1
+    asleep = note_sleepers(k, naps, workers, awake)
+    with k.when(asleep < 1):
+        work(k, job, scratch)
+        job.store(ticket, DONE, 8)
 
 
 def serve(k: Kernel) -> None:
     """serve(job, nap, seen, scratch): a worker's life. Runs each job as it is posted; returns to sleep.
 
-    seen holds the last ticket run. The worker returns with its nap flag set, or cleared by a `post` that will wake
-    it, and must then wait for that. A job without records ends the worker: Python sees that and stops calling.
+    seen holds the last ticket run. The worker returns with its nap flag set, or cleared by a `rouse` or `start` that
+    will wake it, and must then wait for that. A job without records ends the worker: Python sees that and stops calling.
     """
     job, nap, seen, scratch = k.args
     for _ in k.repeat():

@@ -18,7 +18,8 @@ from puna.backends.cpu.memory import ALIGN, allocate
 __all__ = ["Team", "default_threads"]
 
 RUN = Spec(runner.run, (), ("ptr", "ptr"))
-POST = Spec(runner.post, (), ("ptr", "ptr", "i64", "ptr"))
+ROUSE = Spec(runner.rouse, (), ("ptr", "i64", "ptr"))
+START = Spec(runner.start, (), ("ptr", "ptr", "i64", "ptr", "ptr"))
 SERVE = Spec(runner.serve, (), ("ptr", "ptr", "ptr", "ptr"))
 POINTER = ctypes.c_void_p
 PATIENT, HASTY = 100_000, 500  # looks at a barrier before the core is given up
@@ -29,9 +30,10 @@ class Shared:
 
     def __init__(self, compiler: Compiler, threads: int) -> None:
         self.compiler = compiler  # the code must outlive the threads that run it
-        found = compiler.addresses_of([RUN, POST, SERVE])
+        found = compiler.addresses_of([RUN, ROUSE, START, SERVE])
         self.run = ctypes.CFUNCTYPE(None, POINTER, POINTER)(found[RUN])
-        self.native_post = ctypes.CFUNCTYPE(None, POINTER, POINTER, ctypes.c_int64, POINTER)(found[POST])
+        self.rouse = ctypes.CFUNCTYPE(None, POINTER, ctypes.c_int64, POINTER)(found[ROUSE])
+        self.start = ctypes.CFUNCTYPE(None, POINTER, POINTER, ctypes.c_int64, POINTER, POINTER)(found[START])
         self.serve = ctypes.CFUNCTYPE(None, *[POINTER] * 4)(found[SERVE])
         self.memory = allocate(runner.JOB_BYTES + runner.NAP_BYTES * threads)
         self.job = self.memory[: runner.JOB_BYTES].view(np.int64)
@@ -49,12 +51,33 @@ class Shared:
     def address(self) -> int:
         return int(self.memory.ctypes.data)
 
-    def post(self) -> None:
-        """Let the workers begin what the job now says, waking those that sleep."""
-        self.native_post(self.address, self.naps[0], len(self.signals), self.awake.ctypes.data)
-        for signal, sleeps in zip(self.signals, self.awake, strict=False):
-            if sleeps:
+    def work_out(self, records: int, count: int) -> None:
+        """Wake who sleeps, post a job, and take part until it is done.
+
+        Whenever an interrupt comes, the job is either not posted or done: `start` is one step, unless a worker fell
+        asleep just before it.
+        """
+        self.finish()
+        self.job[0], self.job[1] = records, count
+        self.rouse(self.naps[0], len(self.signals), self.awake.ctypes.data)
+        self.wake()
+        try:
+            self.start(self.address, self.naps[0], len(self.signals), self.awake.ctypes.data, self.scratch[0])
+        finally:
+            self.finish()
+
+    def finish(self) -> None:
+        """Take part in a job that is posted and not done."""
+        if self.job[runner.TICKET // 8] != self.job[runner.DONE // 8]:
+            self.wake()
+            self.run(self.address, self.scratch[0])
+
+    def wake(self) -> None:
+        """Signal the workers that were found asleep; a signal too many does no harm."""
+        for worker, signal in enumerate(self.signals):
+            if self.awake[worker]:
                 signal.release()
+                self.awake[worker] = 0
 
     def work(self, worker: int) -> None:
         """The life of a worker thread."""
@@ -67,9 +90,7 @@ class Shared:
 
     def stop(self, workers: list[threading.Thread]) -> None:
         """A job without records ends the workers."""
-        self.job[1] = 0
-        self.post()
-        self.run(self.address, self.scratch[0])
+        self.work_out(0, 0)
         for worker in workers:
             worker.join()
 
@@ -93,10 +114,7 @@ class Team:
 
     def run(self, records: int, count: int) -> None:
         """Run `count` records from the address `records` on."""
-        shared = self.shared
-        shared.job[0], shared.job[1] = records, count
-        shared.post()
-        shared.run(shared.address, shared.scratch[0])
+        self.shared.work_out(records, count)
 
 
 def yield_address() -> int:

@@ -39,8 +39,21 @@ def uses_of(graph: Graph, node: Node) -> set[str]:
     return {user.op for user in graph.users[node]}
 
 
-def weight_bytes(graph: Graph, node: Node, repack: bool) -> int:
+def weight_bytes(graph: Graph, node: Node, repack: bool, mapped: bool = True) -> int:
     """Bytes of a weight in memory of our own; what is read from the mapped file takes none."""
+    kept = 0 if mapped else file_bytes(graph, node, repack)
+    return kept + packed_bytes(graph, node, repack)
+
+
+def file_bytes(graph: Graph, node: Node, repack: bool) -> int:
+    """Bytes of a weight that kernels read in the file's form, or 0 where they do not."""
+    uses, shape = uses_of(graph, node), cast("tuple[int, ...]", node.type.shape)
+    is_read = "embed" in uses or ("linear" in uses and not repack)
+    return prod(shape[:-1]) * by_name(node.type.dtype).row_bytes(shape[-1]) if is_read else 0
+
+
+def packed_bytes(graph: Graph, node: Node, repack: bool) -> int:
+    """Bytes of a weight in the form that it is packed into."""
     uses, shape = uses_of(graph, node), cast("tuple[int, ...]", node.type.shape)
     if "linear" in uses:
         need = matrix_bytes(node.type.dtype, *shape) if repack else 0
@@ -60,7 +73,7 @@ def upload(
 
     repack: matrices go into panels; without, they stay in the file's form.
     """
-    sizes = {node: weight_bytes(graph, node, repack) for node in graph.weights}
+    sizes = {node: packed_bytes(graph, node, repack) for node in graph.weights}
     block, at = allocate(sum(sizes.values())), 0
     weights, team = Weights({}, {}), Team(compiler, threads, allocate(PACK_SCRATCH * threads))
     if progress:

@@ -87,7 +87,7 @@ class ReferenceBackend(Backend[Weights, Program]):
             notes=tuple(notes),
         )
 
-    def resident(self, graph: Graph) -> int:
+    def resident(self, graph: Graph, mapped: bool) -> int:
         return sum(self.weight_bytes(graph, node) for node in graph.weights)
 
     def weight_bytes(self, graph: Graph, node: Node) -> int:
@@ -96,7 +96,8 @@ class ReferenceBackend(Backend[Weights, Program]):
             return rows * quant.row_bytes(k)
         return node.type.count(0, 0) * 4
 
-    def scratch(self, node: Node, tokens: int, rows: int, kv: KVLayout) -> int:
+    def scratch(self, nodes: tuple[Node, ...], tokens: int, rows: int, kv: KVLayout) -> int:
+        node = nodes[0]  # a record is one node here
         if node.op == "attend":
             return scratch_bytes(node, kv, tokens)
         return TEMPORARIES.get(node.op, 0) * node.type.count(tokens, rows) * 4
@@ -104,7 +105,7 @@ class ReferenceBackend(Backend[Weights, Program]):
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
         weights: Weights = {}
         if progress:
-            progress.start("loading", self.resident(graph))
+            progress.start("loading", self.resident(graph, True))
         for node in graph.weights:
             name = cast(str, node.attrs["tensor"])
             raw = source.data(name)

@@ -34,6 +34,7 @@ from puna.quants import by_name
 __all__ = ["EMITTERS", "Operand", "RowOp", "rows"]
 
 LANES = 16
+TINY = 1e-30  # a span of values no larger is quantised to zeros: 127 / TINY is still a number
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,10 @@ def quantize(row: Row) -> None:
     for span in k.loop(0, row.count // SPAN):
         x, out = row.input(0).at(span * (SPAN * 4)), row.out.at(span * SPAN_BYTES)
         parts = [x.load("f32", LANES, i * LANES * 4, 4) for i in range(2)]
-        sizes = [maximum(part, -part) for part in parts]
-        largest = max_lanes(maximum(*sizes))
-        inverse = k.select(largest > 0.0, k.const("f32", 127.0) / largest, k.zeros("f32"))
+        # As integers, sizes are in order, NaN above all: it must not get lost.
+        sizes = [part.as_("u32") & 0x7FFFFFFF for part in parts]
+        largest = max_lanes(maximum(*sizes)).as_("f32")
+        inverse = k.select(largest > TINY, k.const("f32", 127.0) / largest, k.zeros("f32"))
         codes = [round_even(part * inverse.splat(LANES)).to("i32") for part in parts]
         first = sum_lanes(codes[0])
         total = first + sum_lanes(codes[1])

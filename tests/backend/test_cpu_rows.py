@@ -1,0 +1,224 @@
+"""Row operations against the reference backend's kernels, evaluated in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from test_cpu_rig import Guarded, run
+
+from puna.backends.cpu.compiler import Spec
+from puna.backends.cpu.kernels.rows import EMITTERS, Operand, RowOp, rows
+from puna.backends.reference.kernels import KERNELS
+from puna.backends.reference.step import Step
+from puna.graph import ELEMENTWISE, Rope
+from puna.plan import Batch, KVLayout
+
+COUNT = 5  # rows of a step
+POSITIONS = np.array([0, 3, 77, 1000, 40_000], np.int32)
+NONE = np.zeros(0, np.int32)
+BATCH = Batch(np.zeros(COUNT, np.int32), POSITIONS, (), NONE)
+STEP = Step(BATCH, KVLayout({}, "F32", "F32", 0), {}, NONE.view(np.float32))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation with the shapes of its operands; a shape without rows is a weight's. ulps: how far it may be off."""
+
+    op: str
+    shapes: tuple[tuple[int | str, ...], ...]
+    ulps: float
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        shapes = " ".join("x".join(map(str, shape)) for shape in self.shapes)
+        rope = self.attrs.get("rope")
+        attrs = [rope.dims, rope.layout] if rope else self.attrs.values()
+        return " ".join([self.op, shapes, *map(str, attrs)])
+
+
+def cases() -> list[Case]:
+    made = []
+    for width in (20, 33, 48):
+        x: tuple[int | str, ...] = ("T", width)
+        made += [
+            Case("add", (x, x), 0.5),
+            Case("add", (x, (width,)), 0.5),
+            Case("mul", (x, x), 0.5),
+            Case("mul", (("T", 3, width), (width,)), 0.5),
+            Case("scale", (x,), 0.5, {"by": 0.1}),
+            Case("silu", (x,), 4),
+            Case("gelu", (x,), 3),
+            Case("softcap", (x,), 4, {"cap": 30.0}),
+            Case("gated", (x, x), 4, {"act": "silu"}),
+            Case("gated", (x, x), 4, {"act": "gelu"}),
+            Case("norm", (x, (width,)), 6, {"eps": 1e-5}),
+            Case("rms_norm", (x,), 6, {"eps": 1e-6}),
+        ]
+    for width in (8, 20, 96):
+        head: tuple[int | str, ...] = ("T", 3, width)
+        made += [
+            Case("norm", (head, (width,)), 6, {"eps": 1e-6}),
+            Case("rms_norm", (head,), 6, {"eps": 1e-6}),
+            Case("temper", (head,), 1, {"length": 64, "by": 0.1}),
+        ]
+    for dims, width in ((2, 2), (8, 8), (10, 20), (64, 64), (32, 96), (80, 80)):
+        for layout in ("halves", "interleaved"):
+            made.append(
+                Case("rope", (("T", 3, width),), 2, {"rope": Rope(dims, 10000.0, layout, stretch=1.25)})
+            )
+    return made
+
+
+CASES = cases()
+# What an error is measured against where it is not the result: what sums to it may be larger than itself.
+SCALES: Mapping[str, Callable[..., Any]] = {
+    "gelu": lambda case, want, x: np.abs(x),
+    "gated": lambda case, want, gate, up: np.abs(gate * up) if case.attrs["act"] == "gelu" else np.abs(want),
+    "rope": lambda case, want, x: np.abs(x).max(axis=-1, keepdims=True),
+    "softcap": lambda case, want, x: case.attrs["cap"],
+}
+# Operations that other files of tests take up.
+ELSEWHERE = {"embed", "kv_store", "quantize", "select"}
+
+
+def test_every_operation_is_tried() -> None:
+    """There is a case for each operation that has an emitter."""
+    assert {case.op for case in CASES} | ELSEWHERE == set(EMITTERS)
+
+
+def inputs_of(case: Case, rng: np.random.Generator) -> list[np.ndarray]:
+    """Normal numbers, with some large and small ones among them."""
+    made = []
+    for shape in case.shapes:
+        sizes = tuple(COUNT if size == "T" else cast(int, size) for size in shape)
+        values = rng.standard_normal(sizes) * rng.choice([0.01, 1, 1, 8], sizes)
+        made.append(values.astype(np.float32))
+    return made
+
+
+def tables_of(case: Case) -> list[np.ndarray]:
+    """What the step gives: the angles of a rope, the factors of a temper."""
+    if case.op == "rope":
+        cos, sin = STEP.angles(case.attrs["rope"], None)  # [T, 1, dims / 2] each
+        return [np.concatenate([cos, sin], axis=-1)]
+    if case.op == "temper":
+        steps = np.floor(POSITIONS / case.attrs["length"])
+        return [(1 + case.attrs["by"] * np.log1p(steps)).astype(np.float32)]
+    return []
+
+
+def expected(case: Case, inputs: list[np.ndarray]) -> np.ndarray:
+    """The reference backend's kernel in float64."""
+    wide = [values.astype(np.float64) for values in inputs]
+    out = np.empty_like(wide[0])
+    KERNELS[case.op](STEP, cast(Any, SimpleNamespace(attrs=case.attrs)), out, *wide)
+    return out
+
+
+def computed(
+    case: Case, inputs: list[np.ndarray], place: int | None, begin: int = 0, end: int = COUNT
+) -> np.ndarray:
+    """By the kernel, over rows begin to end - 1; the result lies in operand `place`, or apart for None."""
+    held = [Guarded(values.nbytes) for values in inputs]
+    for memory, values in zip(held, inputs, strict=True):
+        memory.array[:] = values.view(np.uint8).reshape(-1)
+    operands = []
+    for n, shape in enumerate(case.shapes):
+        sizes = tuple(cast(int, size) for size in shape if size != "T")
+        operands.append(Operand(n, 4 * prod(sizes) if shape[0] == "T" else 0, sizes))
+    target = held[place] if place is not None else Guarded(inputs[0].nbytes)
+    out = operands[place] if place is not None else Operand(len(held), operands[0].stride, operands[0].shape)
+    tables = tables_of(case)
+    names = tuple(range(len(held) + 1, len(held) + 1 + len(tables)))
+    kept = case.attrs if case.op != "temper" else {}  # a table holds its factors
+    attrs = tuple(kept.items())
+    op = RowOp(case.op, out, tuple(operands), attrs, names)
+    args = [*(memory.address for memory in held), target.address, *(table.ctypes.data for table in tables)]
+    run(Spec.of(rows, ops=(op,)), args, begin, end)
+    assert target.is_intact
+    for memory, values in zip(held, inputs, strict=True):
+        assert memory is target or (memory.array == values.view(np.uint8).reshape(-1)).all(), (
+            "writes to an input"
+        )
+    return target.view(np.float32, *inputs[0].shape).copy()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_operation(case: Case) -> None:
+    """The float64 result, but for a few roundings; the same bits where it overwrites an operand."""
+    inputs = inputs_of(case, np.random.default_rng(len(str(case))))
+    want, got = expected(case, inputs), computed(case, inputs, None)
+    off = np.abs(got - want) / SCALES.get(case.op, lambda case, want, x, *rest: np.abs(want))(
+        case, want, *inputs
+    )
+    assert off.max() <= case.ulps * 2.0**-23
+    if case.op in ELEMENTWISE:
+        for place, shape in enumerate(case.shapes):
+            if shape == case.shapes[0]:
+                again = computed(case, inputs, place)
+                np.testing.assert_array_equal(again.view(np.uint32), got.view(np.uint32))
+
+
+def test_only_the_rows_asked_for() -> None:
+    """A call for rows 1 to 3 leaves the others as they were."""
+    case = Case("silu", (("T", 33),), 4)
+    inputs = inputs_of(case, np.random.default_rng(1))
+    whole, part = computed(case, inputs, None), computed(case, inputs, None, 1, 4)
+    np.testing.assert_array_equal(part[1:4], whole[1:4])
+    assert (part[[0, 4]].view(np.uint32) == 0xA5A5A5A5).all()
+
+
+@pytest.mark.parametrize("op", ["silu", "gelu", "softcap", "gated", "norm"])
+def test_far_from_one(op: str) -> None:
+    """Large, tiny and zero operands give what the float64 result rounds to, without infinities on the way."""
+    case = next(case for case in CASES if case.op == op and case.shapes[0] == ("T", 20))
+    sizes = [1e4, 300, 89, 88.5, 87, 20, 1e-3, 1e-9, 1e-30, 0.0]
+    row = np.array([*sizes, *(-size for size in sizes)])
+    inputs = [np.broadcast_to(row.astype(np.float32), (COUNT, 20)).copy() for _ in case.shapes]
+    if op == "norm":
+        inputs[1] = np.ones(20, np.float32)
+    want, got = expected(case, inputs), computed(case, inputs, None)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-5 if op == "softcap" else 1e-9)
+
+
+@pytest.mark.parametrize("op", ["silu", "gelu", "softcap", "gated", "norm", "mul"])
+def test_what_is_not_a_number_stays_so(op: str) -> None:
+    """A fault upstream shows: no operation turns NaN into a number."""
+    case = next(case for case in CASES if case.op == op and case.shapes[0] == ("T", 20))
+    inputs = [np.ones_like(values) for values in inputs_of(case, np.random.default_rng(1))]
+    inputs[0][2, 3] = np.nan
+    got = computed(case, inputs, None)
+    assert np.isnan(got[2, 3])
+    assert np.isfinite(got[3]).all()
+
+
+def test_a_row_of_zeros_is_normed_to_zeros() -> None:
+    """Nothing is divided by zero: eps alone is under the root."""
+    for case in CASES:
+        if case.op in {"norm", "rms_norm"}:
+            inputs = [np.zeros_like(values) for values in inputs_of(case, np.random.default_rng(1))]
+            assert (computed(case, inputs, None) == 0).all()
+
+
+def test_a_chain_keeps_what_lies_between_to_itself() -> None:
+    """Operations that hand values on through a thread's scratch give the bits that they give one by one."""
+    rng = np.random.default_rng(7)
+    norm = Case("norm", (("T", 48), (48,)), 4, {"eps": 1e-5})
+    gated = Case("gated", (("T", 48), ("T", 48)), 4, {"act": "silu"})
+    x, w = inputs_of(norm, rng)
+    between = computed(norm, [x, w], None)
+    want = computed(gated, [between, x], None)
+    full, weight, own = Operand(0, 192, (48,)), Operand(1, 0, (48,)), Operand(None, 64, (48,))
+    out = Guarded(x.nbytes)
+    ops = (
+        RowOp("norm", own, (full, weight), (("eps", 1e-5),)),
+        RowOp("gated", Operand(2, 192, (48,)), (own, full), (("act", "silu"),)),
+    )
+    run(Spec.of(rows, ops=ops), [x.ctypes.data, w.ctypes.data, out.address], 0, COUNT, scratch=256)
+    np.testing.assert_array_equal(out.view(np.float32, COUNT, 48), want)

@@ -115,7 +115,7 @@ def serve(k: Kernel) -> None:
     """serve(job, nap, seen, scratch): a worker's life. Runs each job as it is posted; returns to sleep.
 
     seen holds the last ticket run. The worker returns with its nap flag set, or cleared by a `rouse` or `start` that
-    will wake it, and must then wait for that. A job without records ends the worker: Python sees that and stops calling.
+    will wake it, and must then wait for that. A job without records ends the worker: Python sees it and stops calling.
     """
     job, nap, seen, scratch = k.args
     for _ in k.repeat():

@@ -28,7 +28,8 @@ class History:
     """The token ids so far, in an array that doubles when it is full."""
 
     def __init__(self) -> None:
-        self._ids, self._count = np.empty(256, np.int32), 0
+        self._ids: Ints = np.empty(256, np.int32)
+        self._count = 0
 
     def extend(self, tokens: Ints) -> None:
         count = self._count + len(tokens)

@@ -54,7 +54,7 @@ def model_proto(vocabulary: TokenTable, scores: NDArray[Any]) -> bytes:
     """A ModelProto: the pieces, and a trainer and a normalizer spec that change nothing of a text."""
     kinds, unknown, fallback = piece_kinds(vocabulary)
     pieces = [text.encode("utf-8", "surrogateescape") for text in vocabulary.texts]
-    tails = np.empty(len(pieces), TAIL)
+    tails: NDArray[Any] = np.empty(len(pieces), TAIL)
     tails["score_tag"], tails["kind_tag"] = 2 << 3 | 5, 3 << 3
     tails["score"], tails["kind"] = scores, kinds
     if unknown == len(pieces):  # a piece that no text reaches, since the library asks for one

@@ -239,13 +239,13 @@ def test_interrupts_leave_the_team_sound() -> None:
         team, data = Team(compiler(), 2, allocate(128)), np.zeros(64, np.int64)
         job = Job(*[(Spec.of(count), data.ctypes.data, 64, 4, 1)] * 3)
         for n in range(3000):
-            armed.append(n)
             try:
+                armed.append(n)
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + n % 60))
                 job.run(team)
+                armed.clear()
             except KeyboardInterrupt:
-                pass
-            armed.clear()
+                armed.clear()
             data[:] = 0
             job.run(team)
             if (data != 3).any():

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from puna.sampling.candidates import Candidates, Floats, Ints, Positions
 
@@ -81,7 +80,7 @@ def dry(
 def repetitions(window: Ints, limit: int) -> Ints:
     """For each token but the last: how many tokens up to it equal the window's last ones, at most limit."""
     lengths = np.zeros(len(window) - 1, np.int32)
-    ends: npt.NDArray[np.intp] = np.arange(len(window) - 1)
+    ends: Positions = np.arange(len(window) - 1)
     for length in range(limit):
         ends = ends[ends >= length]
         ends = ends[window[ends - length] == window[-1 - length]]

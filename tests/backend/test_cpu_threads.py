@@ -210,7 +210,7 @@ def test_teams_side_by_side(teams: list[Team]) -> None:
     assert (data == 100).all()
 
 
-def in_a_process(code: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+def in_a_process(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run Python code with the tests' modules at hand."""
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS), str(TESTS / "backend")])
     command = [sys.executable, "-c", textwrap.dedent(code)]
@@ -234,7 +234,7 @@ def test_interrupts_leave_the_team_sound() -> None:
             if armed:
                 raise KeyboardInterrupt
 
-        faulthandler.dump_traceback_later(6, exit=True)
+        faulthandler.dump_traceback_later(90, exit=True)
         signal.signal(signal.SIGALRM, interrupt)
         team, data = Team(compiler(), 2, allocate(128)), np.zeros(64, np.int64)
         job = Job(*[(Spec.of(count), data.ctypes.data, 64, 4, 1)] * 3)

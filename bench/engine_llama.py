@@ -7,15 +7,13 @@ model, continues a prompt by the likeliest token, prints that and ends: a comman
 from __future__ import annotations
 
 import ctypes
-import json
 import sys
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import llama_cpp as llama
 import numpy as np
-from engines import peak_memory
+from engines import answer
 
 __all__: list[str] = []
 
@@ -135,16 +133,7 @@ def main() -> None:
         print(first(sys.argv[2], int(sys.argv[3]), sys.argv[4]), flush=True)  # noqa: T201 - the command's output
         return
     engine = Engine(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    requests: Mapping[str, Callable[..., Any]] = {
-        "prefill": engine.prefill,
-        "decode": engine.decode,
-        "together": engine.together,
-        "memory": peak_memory,
-        "version": lambda: f"llama.cpp (llama-cpp-python {llama.__version__})",
-    }
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(requests[request.pop("do")](**request)), flush=True)  # noqa: T201 - the pipe
+    answer(engine, f"llama.cpp (llama-cpp-python {llama.__version__})")
 
 
 if __name__ == "__main__":

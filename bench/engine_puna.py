@@ -5,14 +5,11 @@ Started by compare.py. What each request does is said in `engines.py`.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-from engines import peak_memory
+from engines import answer
 
 import puna
 
@@ -78,16 +75,7 @@ class Engine:
 
 def main() -> None:
     engine = Engine(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    requests: Mapping[str, Callable[..., Any]] = {
-        "prefill": engine.prefill,
-        "decode": engine.decode,
-        "together": engine.together,
-        "memory": peak_memory,
-        "version": lambda: f"Puna {puna.__version__}",
-    }
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(requests[request.pop("do")](**request)), flush=True)  # noqa: T201 - the pipe
+    answer(engine, f"Puna {puna.__version__}")
 
 
 if __name__ == "__main__":

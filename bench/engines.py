@@ -17,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Engine", "LlamaBench", "Worker", "llama_worker", "peak_memory", "puna_worker"]
+__all__ = ["Engine", "LlamaBench", "Worker", "answer", "llama_worker", "puna_worker"]
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "Once upon a time"
@@ -157,3 +158,17 @@ def peak_memory() -> int | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def answer(engine: Any, version: str) -> None:
+    """The life of an engine's process: a JSON request a line comes in, its answer goes out."""
+    requests: Mapping[str, Callable[..., Any]] = {
+        "prefill": engine.prefill,
+        "decode": engine.decode,
+        "together": engine.together,
+        "memory": peak_memory,
+        "version": lambda: version,
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(requests[request.pop("do")](**request)), flush=True)  # noqa: T201 - the pipe

@@ -9,7 +9,7 @@ from puna.graph import ELEMENTWISE, Graph, Node, Type
 from puna.plan.kv import KVLayout
 from puna.plan.schedule import FREE, Stage, schedule
 
-__all__ = ["Buffer", "Plan", "Record", "make_plan"]
+__all__ = ["BYTES", "Buffer", "Plan", "Record", "make_plan"]
 
 ALIGN = 64
 # Bytes of a value. q8: 32 codes with scale and sums take 48 bytes.

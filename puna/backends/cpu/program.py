@@ -31,6 +31,7 @@ from puna.backends.cpu.threads import Team
 from puna.backends.cpu.upload import Weights
 from puna.graph import Node
 from puna.plan import Batch, Plan, Record
+from puna.plan.plan import BYTES
 from puna.quants import by_name
 
 __all__ = ["Program", "shape_of"]
@@ -41,7 +42,6 @@ QUERIES = 6  # queries of a tile of attention
 AHEAD = 256 << 10  # most bytes that a waiting thread asks for
 MOST_READY = 64  # sizes of steps whose records are kept
 CHUNK = 1 << 20  # most bytes of weights that a thread claims at a time
-ROW_BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
 
 
 @dataclass
@@ -285,7 +285,7 @@ class RowsBuilder:
 
 def row_bytes(node: Node) -> int:
     """Bytes of one row of a value."""
-    return int(prod(cast("tuple[int, ...]", node.type.shape[1:])) * ROW_BYTES[node.type.dtype])
+    return int(prod(cast("tuple[int, ...]", node.type.shape[1:])) * BYTES[node.type.dtype])
 
 
 def ends(plan: Plan) -> list[int]:

@@ -58,7 +58,12 @@ class Row:
         return a / b if self.measure.more else b / a
 
 
-def measures(args: argparse.Namespace) -> Iterator[Measure]:
+def depth_of(model: str, args: argparse.Namespace) -> int:
+    """Tokens that a model is also tried with, 0 for none."""
+    return int(args.depth) if args.deep in Path(model).stem else 0
+
+
+def measures(model: str, args: argparse.Namespace) -> Iterator[Measure]:
     """What is measured, in this order: memory before the sequences that are decoded together need more."""
 
     def rate(do: str, tokens: int, depth: int = 0, **more: int) -> Callable[[Engine], float | None]:
@@ -74,8 +79,9 @@ def measures(args: argparse.Namespace) -> Iterator[Measure]:
 
     yield Measure(f"prefill {args.prefill}, tokens/s", rate("prefill", args.prefill))
     yield Measure(f"decode {args.decode}, tokens/s", rate("decode", args.decode))
-    if args.depth:
+    if depth_of(model, args):
         tokens = min(args.decode, 32)
+        yield Measure(f"prefill {args.depth}, tokens/s", rate("prefill", args.depth))
         yield Measure(f"decode {tokens} at depth {args.depth}, tokens/s", rate("decode", tokens, args.depth))
     yield Measure("peak memory, MiB", memory, more=False)
     if args.sequences:
@@ -87,7 +93,7 @@ def measures(args: argparse.Namespace) -> Iterator[Measure]:
 
 def compare(model: str, engines: Sequence[Engine], args: argparse.Namespace) -> Iterator[Row]:
     """Samples of every measure, the engines taking turns. The first turn of each is not counted."""
-    for measure in measures(args):
+    for measure in measures(model, args):
         row = Row(Path(model).stem, measure)
         once = measure.name.startswith("peak memory")
         for turn in range(1 if once else args.repeats + 1):
@@ -174,8 +180,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--prefill", type=int, default=512, metavar="N")
     parser.add_argument("--decode", type=int, default=128, metavar="N")
     parser.add_argument(
-        "--depth", type=int, default=0, metavar="N", help="also decode after this many tokens"
+        "--depth", type=int, default=0, metavar="N", help="also a prompt of N tokens, and decode after them"
     )
+    parser.add_argument("--deep", default="", metavar="TEXT", help="--depth for files whose name has TEXT")
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="decoded together; 0 for none")
     parser.add_argument("--no-first", dest="first", action="store_false", help="leave the start-up time out")
     parser.add_argument("--json", metavar="FILE", help="write all samples there")
@@ -184,7 +191,8 @@ def parsed() -> argparse.Namespace:
 
 
 def engines_for(model: str, args: argparse.Namespace) -> Iterator[Engine]:
-    n_ctx = max(args.prefill, args.depth + args.decode, args.sequences * (HELD + max(1, args.decode // 4)))
+    together = args.sequences * (HELD + max(1, args.decode // 4))
+    n_ctx = max(args.prefill, depth_of(model, args) + args.decode, together)
     n_ctx = -(-n_ctx // 64) * 64 + 64 * args.sequences  # a page holds positions of one sequence
     yield puna_worker(model, args.threads, n_ctx)
     if args.llama_python:

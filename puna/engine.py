@@ -67,9 +67,8 @@ def load(
         memory = plan.regions(steps, engine.resident(lowered, mmap))
         plan.refuse_too_large(memory, about.free, str(model))
         program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute
-        return Model(
-            file, building, config, engine, about, program, steps, KVCache(kv, n_ctx), memory
-        )  # sample
+        cache = KVCache(kv, n_ctx)
+        return Model(file, building, config, engine, about, program, steps, cache, memory)  # sample
 
 
 class Model(Vocabulary):
@@ -146,8 +145,9 @@ class Model(Vocabulary):
             left = "" if room == self.n_ctx else f"has room for {room} of "
             what = f"the prompt has {len(ids)} tokens, the context {left}{self.n_ctx}"
             raise RequestError(what, fix="raise n_ctx (-c)")
-        ends, breakers = self.tokenizer.end_ids, self.breakers
-        sampler = Sampler(sampling_params(sampling), self.n_vocab, end_ids=ends, breakers=breakers)
+        ends, breakers, scans = self.tokenizer.end_ids, self.breakers, self.backend.scans()
+        how = sampling_params(sampling)
+        sampler = Sampler(how, self.n_vocab, end_ids=ends, breakers=breakers, scans=scans)
         return Generation(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence)
 
     def generate(self, prompt: str | Sequence[int], n_predict: int = 32, **options: Any) -> str:

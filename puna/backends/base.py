@@ -14,6 +14,7 @@ from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
 from puna.progress import Progress
+from puna.scans import Scans
 
 __all__ = ["Backend", "Description", "free_memory"]
 
@@ -87,6 +88,10 @@ class Backend(ABC, Generic[Weights, Program]):
     @abstractmethod
     def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
         """Run one step, writing float32 [R, vocabulary] into `logits`."""
+
+    def scans(self) -> Scans:
+        """What samplers pass over a vocabulary's logits with; they lie in main memory."""
+        return Scans()
 
 
 def free_memory() -> int:

@@ -120,7 +120,7 @@ def shown(arguments: argparse.Namespace, cache: CodeCache) -> Iterator[str]:
     settings, has_model = Settings.from_environment(), arguments.name or arguments.model
     target = Target.named(arguments.cpu, "--cpu") if arguments.cpu else Target.host(settings.cpu)
     compiler = Compiler(target, None)
-    specs = list(needs(arguments, cache)) if has_model else matrix_kernels()
+    specs = list(needs(arguments, cache)) if has_model else matrix_kernels(compiler.target)
     found = [spec for spec in specs if wanted in spec.name]
     if not found:
         fix = "leave out the option to list them" if has_model else "name a model that needs it"

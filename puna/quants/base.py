@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
+from typing import Literal
 
 from puna.errors import FormatError
-from puna.quants.lanes import Block, Lanes
+from puna.quants.lanes import Block, Grid, Lanes
 
 __all__ = ["QuantType"]
 
@@ -21,13 +22,24 @@ class QuantType(ABC):
     block    values a block holds
     bytes    bytes a block takes
     group    values that share a scale; divides block
-    bits     bits of a code
+    bits     bits of what is stored for a code: the code itself, its place in `table`, or an entry of `grid`
     zero     code that stands for the scale's multiple 0; codes are unsigned, so an integer kernel multiplies
              them as they are and subtracts zero * (sum of the other side) once a group
 
-    A scale is written as unit(x) * step(x, g): a half float that all groups of a block share, and a small
-    integer of the group, where the type has one; an offset likewise, as low(x) * low_step(x, g). Backends store
-    these parts as they are. A float type has no unit: its codes are the values, as f32 lanes.
+    A scale is written as unit(x, g) * step(x, g), times `factor`: a float that groups share, and a small integer of the
+    group, where the type has one; an offset likewise, as low(x, g) * low_step(x, g). Backends store these parts
+    as they are. A float type has no unit: its codes are the values, as f32 lanes.
+
+    factor       a power of two that every scale is multiplied by, which changes no rounding
+    unit_kind    F16, BF16 or F32: what holds a unit, and a low, without loss
+    shared       values that share a unit; 0 stands for the whole block
+    step_bits    bits of a step and of a low step, 4 or 8
+    odd_steps    whether a step s stands for 2 s + 1
+    levels       how many codes there are, where that is far less than 2 to the bits
+    table        code of each place, u8, in a type that stores places
+    grid         codes, several an entry, in a type that stores entries; `signs` may turn them around zero
+
+    A type defines `codes`; or `places` and a table; or `places`, a grid, and perhaps `signs`.
     """
 
     id: int
@@ -36,21 +48,46 @@ class QuantType(ABC):
     group: int
     bits: int
     zero: int = 0
+    factor: float = 1.0
+    unit_kind: Literal["F16", "BF16", "F32"] = "F16"
+    shared: int = 0
+    step_bits: int = 8
+    odd_steps: bool = False
+    levels: int = 0
+    table: tuple[int, ...] = ()
+    grid: Grid | None = None
 
-    @abstractmethod
     def codes(self, x: Block, g: int) -> Lanes:
         """The codes of group g in order: `group` lanes, u8 (f32 in a float type)."""
+        if self.grid is None:
+            return self.places(x, g).lookup(self.table)
+        codes, signs = self.places(x, g).gather(self.grid), self.signs(x, g)
+        if signs is None:
+            return codes
+        flips = signs.bits() * 255  # all bits of a negative value's lane
+        return ((codes ^ flips) - flips) + self.zero
 
-    def unit(self, x: Block) -> Lanes | None:
-        """The factor of all scales of a block, one f32 lane that holds a half float; None in a float type."""
+    def places(self, x: Block, g: int) -> Lanes:
+        """What is stored for group g: `group` u8 lanes of places in the table, or u16 lanes of entries of the grid."""
+        raise NotImplementedError
+
+    def signs(self, x: Block, g: int) -> Lanes | None:
+        """A bit a value, set where it is negative: group / 8 u8 lanes, the first value's bit lowest.
+
+        With signs the grid holds sizes, which are below `zero`, and a code is zero + size or zero - size.
+        """
+        return None
+
+    def unit(self, x: Block, g: int) -> Lanes | None:
+        """The shared factor of group g's scale, one f32 lane; None in a float type."""
         return None
 
     def step(self, x: Block, g: int) -> Lanes | None:
         """What the unit is multiplied by for group g: one u8 or i8 lane; None stands for 1."""
         return None
 
-    def low(self, x: Block) -> Lanes | None:
-        """The factor of all offsets of a block, as `unit`; None where the type has no offsets."""
+    def low(self, x: Block, g: int) -> Lanes | None:
+        """The shared factor of group g's offset, as `unit`; None where the type has no offsets."""
         return None
 
     def low_step(self, x: Block, g: int) -> Lanes | None:
@@ -59,11 +96,15 @@ class QuantType(ABC):
 
     def scale(self, x: Block, g: int) -> Lanes | None:
         """The scale of group g, one f32 lane; None in a float type."""
-        return product(self.unit(x), self.step(x, g))
+        step = self.step(x, g)
+        if step is not None and self.odd_steps:
+            step = (step << 1) | 1
+        scale = product(self.unit(x, g), step)
+        return scale if scale is None or self.factor == 1 else scale * self.factor
 
     def offset(self, x: Block, g: int) -> Lanes | None:
         """The offset of group g, one f32 lane; None where the type has none."""
-        return product(self.low(x), self.low_step(x, g))
+        return product(self.low(x, g), self.low_step(x, g))
 
     def values(self, x: Block, g: int) -> Lanes:
         """The values of group g: `group` f32 lanes."""
@@ -82,6 +123,11 @@ class QuantType(ABC):
     def groups(self) -> int:
         """Groups in a block."""
         return self.block // self.group
+
+    @property
+    def unit_groups(self) -> int:
+        """Groups that share a unit."""
+        return (self.shared or self.block) // self.group
 
     @property
     def is_float(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.quants.base import QuantType
-from puna.quants.lanes import STORED, Block, Kind, Lanes, Verb
+from puna.quants.lanes import STORED, Block, Grid, Kind, Lanes, Verb
 from puna.quants.pieces import as_blocks, split
 
 __all__ = ["byteswapped", "words"]
@@ -18,7 +18,7 @@ __all__ = ["byteswapped", "words"]
 class RecordingLanes(Lanes):
     """Lanes without data: every verb gives them back."""
 
-    def apply(self, verb: Verb, other: Lanes | int) -> Lanes:
+    def apply(self, verb: Verb, other: Lanes | float) -> Lanes:
         return self
 
     def __neg__(self) -> Lanes:
@@ -28,6 +28,18 @@ class RecordingLanes(Lanes):
         return self
 
     def bits(self) -> Lanes:
+        return self
+
+    def lookup(self, table: tuple[int, ...]) -> Lanes:
+        return self
+
+    def gather(self, grid: Grid) -> Lanes:
+        return self
+
+    def u8(self) -> Lanes:
+        return self
+
+    def u16(self) -> Lanes:
         return self
 
     def u32(self) -> Lanes:

@@ -14,13 +14,13 @@ class KAffine(QuantType):
 
     block, group = 256, 32
 
-    def unit(self, x: Block) -> Lanes:
+    def unit(self, x: Block, g: int) -> Lanes:
         return x.f16(0)
 
     def step(self, x: Block, g: int) -> Lanes:
         return six_bits(x, g, 4)
 
-    def low(self, x: Block) -> Lanes:
+    def low(self, x: Block, g: int) -> Lanes:
         return -x.f16(2)
 
     def low_step(self, x: Block, g: int) -> Lanes:
@@ -54,7 +54,7 @@ class Q6_K(QuantType):
 
     id, block, bytes, group, bits, zero = 14, 256, 210, 16, 6, 32
 
-    def unit(self, x: Block) -> Lanes:
+    def unit(self, x: Block, g: int) -> Lanes:
         return x.f16(208)
 
     def step(self, x: Block, g: int) -> Lanes:

@@ -14,7 +14,9 @@ the two classes over LLVM vectors, and the places of a block's words in `puna.qu
     -a                           f32 lanes, the sign bit flipped
     a[i:j]                       lanes i to j - 1
     a.bits()                     each integer lane's bits, lowest first, as u8 lanes of 0 or 1
-    a.u32()                      unsigned integer lanes, widened
+    a.lookup(table)              u8 lanes: the table's byte (of at most 16) at each u8 lane's place
+    a.gather(grid)               u8 lanes: the grid's `width` bytes at each u16 lane's entry, one after another
+    a.u8() a.u16() a.u32()       unsigned integer lanes, widened, or without their upper bits
     a.f32()                      integer lanes as the f32 of the same value
     a.as_f32()                   u32 lanes as the f32 with the same bits
 
@@ -26,12 +28,13 @@ even, in the order written: an implementation must not contract `a * b + c`, or 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["STORED", "Block", "Kind", "Lanes", "NumpyBlock", "NumpyLanes", "Verb", "as_array"]
+__all__ = ["STORED", "Block", "Grid", "Kind", "Lanes", "NumpyBlock", "NumpyLanes", "Verb", "as_array"]
 
 Kind = Literal["u8", "i8", "u16", "u32", "f16", "f32"]
 Verb = Literal["and", "or", "xor", "shl", "shr", "add", "sub", "mul"]
@@ -47,13 +50,29 @@ STORED: dict[Kind, np.dtype[Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Grid:
+    """A table whose entries are several codes each.
+
+    name: of the grid, for people and as its repr.  width: codes an entry, 4 or 8.  data: u8 [entries * width].
+    """
+
+    name: str
+    width: int = field(repr=False)
+    data: bytes = field(repr=False)
+
+    @property
+    def entries(self) -> int:
+        return len(self.data) // self.width
+
+
 class Lanes(ABC):
     """A vector of lanes, all of one kind: u8, i8, u16, u32 or f32."""
 
     __slots__ = ()
 
     @abstractmethod
-    def apply(self, verb: Verb, other: Lanes | int) -> Lanes:
+    def apply(self, verb: Verb, other: Lanes | float) -> Lanes:
         """A binary verb, lane by lane: what all operators below come to."""
 
     @abstractmethod
@@ -64,6 +83,18 @@ class Lanes(ABC):
 
     @abstractmethod
     def bits(self) -> Lanes: ...
+
+    @abstractmethod
+    def lookup(self, table: tuple[int, ...]) -> Lanes: ...
+
+    @abstractmethod
+    def gather(self, grid: Grid) -> Lanes: ...
+
+    @abstractmethod
+    def u8(self) -> Lanes: ...
+
+    @abstractmethod
+    def u16(self) -> Lanes: ...
 
     @abstractmethod
     def u32(self) -> Lanes: ...
@@ -95,7 +126,7 @@ class Lanes(ABC):
     def __sub__(self, other: Lanes | int) -> Lanes:
         return self.apply("sub", other)
 
-    def __mul__(self, other: Lanes | int) -> Lanes:
+    def __mul__(self, other: Lanes | float) -> Lanes:
         return self.apply("mul", other)
 
 
@@ -150,9 +181,9 @@ class NumpyLanes(Lanes):
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
 
-    def apply(self, verb: Verb, other: Lanes | int) -> Lanes:
+    def apply(self, verb: Verb, other: Lanes | float) -> Lanes:
         # NumPy would widen mixed kinds silently; other implementations cannot.
-        operand = self.array.dtype.type(other) if isinstance(other, int) else as_array(other)
+        operand = self.array.dtype.type(other) if isinstance(other, int | float) else as_array(other)
         if operand.dtype != self.array.dtype:
             raise TypeError(f"{verb} of {self.array.dtype} and {operand.dtype} lanes")
         return NumpyLanes(UFUNCS[verb](self.array, operand))
@@ -166,6 +197,19 @@ class NumpyLanes(Lanes):
     def bits(self) -> Lanes:
         little = np.ascontiguousarray(self.array, self.array.dtype.newbyteorder("<"))
         return NumpyLanes(np.unpackbits(little.view(np.uint8), axis=-1, bitorder="little"))
+
+    def lookup(self, table: tuple[int, ...]) -> Lanes:
+        return NumpyLanes(np.array(table, np.uint8)[self.array])
+
+    def gather(self, grid: Grid) -> Lanes:
+        entries = np.frombuffer(grid.data, np.uint8).reshape(-1, grid.width)
+        return NumpyLanes(entries[self.array].reshape(*self.array.shape[:-1], -1))
+
+    def u8(self) -> Lanes:
+        return NumpyLanes(self.array.astype(np.uint8))
+
+    def u16(self) -> Lanes:
+        return NumpyLanes(self.array.astype(np.uint16))
 
     def u32(self) -> Lanes:
         return NumpyLanes(self.array.astype(np.uint32))

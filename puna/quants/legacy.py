@@ -14,7 +14,7 @@ class Q4_0(QuantType):
 
     id, block, bytes, group, bits, zero = 2, 32, 18, 32, 4, 8
 
-    def unit(self, x: Block) -> Lanes:
+    def unit(self, x: Block, g: int) -> Lanes:
         return x.f16(0)
 
     def codes(self, x: Block, g: int) -> Lanes:
@@ -26,10 +26,10 @@ class Q4_1(QuantType):
 
     id, block, bytes, group, bits = 3, 32, 20, 32, 4
 
-    def unit(self, x: Block) -> Lanes:
+    def unit(self, x: Block, g: int) -> Lanes:
         return x.f16(0)
 
-    def low(self, x: Block) -> Lanes:
+    def low(self, x: Block, g: int) -> Lanes:
         return x.f16(2)
 
     def codes(self, x: Block, g: int) -> Lanes:
@@ -41,7 +41,7 @@ class Q5_0(QuantType):
 
     id, block, bytes, group, bits, zero = 6, 32, 22, 32, 5, 16
 
-    def unit(self, x: Block) -> Lanes:
+    def unit(self, x: Block, g: int) -> Lanes:
         return x.f16(0)
 
     def codes(self, x: Block, g: int) -> Lanes:
@@ -53,10 +53,10 @@ class Q5_1(QuantType):
 
     id, block, bytes, group, bits = 7, 32, 24, 32, 5
 
-    def unit(self, x: Block) -> Lanes:
+    def unit(self, x: Block, g: int) -> Lanes:
         return x.f16(0)
 
-    def low(self, x: Block) -> Lanes:
+    def low(self, x: Block, g: int) -> Lanes:
         return x.f16(2)
 
     def codes(self, x: Block, g: int) -> Lanes:
@@ -68,7 +68,7 @@ class Q8_0(QuantType):
 
     id, block, bytes, group, bits, zero = 8, 32, 34, 32, 8, 128
 
-    def unit(self, x: Block) -> Lanes:
+    def unit(self, x: Block, g: int) -> Lanes:
         return x.f16(0)
 
     def codes(self, x: Block, g: int) -> Lanes:

@@ -22,8 +22,8 @@ def top_p(candidates: Candidates, p: float, min_keep: int = 0) -> Candidates:
     if p >= 1:
         return candidates
     logits = candidates.logits
-    most = highest(logits)
-    total = np.exp(logits - most).sum(dtype=np.float64)
+    most = highest(candidates)
+    total = candidates.scans.weights(logits, most).sum(dtype=np.float64)
     for count in (256, 4096, len(logits)):  # most nuclei are small: the whole is rarely sorted
         head = top(candidates, max(count, min_keep))
         reached = np.cumsum(np.exp(head.logits - most), dtype=np.float64) / total  # [count]
@@ -38,7 +38,7 @@ def min_p(candidates: Candidates, p: float, min_keep: int = 0) -> Candidates:
     if p <= 0:
         return candidates
     logits = candidates.logits
-    kept = np.flatnonzero(logits >= highest(logits) + np.float32(np.log(p)))
+    kept = np.flatnonzero(logits >= np.float32(highest(candidates) + np.log(p)))
     if len(kept) < min_keep:
         return top(candidates, min_keep)
     return candidates.keep(kept, ordered=candidates.ordered)
@@ -81,4 +81,4 @@ def xtc(
     removed = int(np.count_nonzero(probabilities(ordered) >= threshold)) - 1
     if removed < 1 or len(ordered.logits) - removed < min_keep:
         return candidates
-    return Candidates(ordered.logits[removed:], ordered.ids[removed:], ordered=True)
+    return ordered._replace(logits=ordered.logits[removed:], ids=ordered.ids[removed:])

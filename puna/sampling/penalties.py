@@ -133,4 +133,4 @@ def _moved(candidates: Candidates, tokens: Ints, change: Callable[[Floats, Posit
         return candidates
     logits = candidates.logits.copy()
     logits[positions] = change(logits[positions], found)
-    return Candidates(logits, candidates.ids)
+    return candidates._replace(logits=logits, ordered=False)

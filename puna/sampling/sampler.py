@@ -17,6 +17,7 @@ from puna.sampling import temperature as temperatures
 from puna.sampling.candidates import Candidates, Doubles, Floats, Ints, highest, probabilities
 from puna.sampling.params import SamplingParams
 from puna.sampling.penalties import Breakers
+from puna.scans import Scans
 
 __all__ = ["LogitsFunction", "Sampler"]
 
@@ -130,6 +131,7 @@ class Sampler:
     breakers: texts -> Breakers, such as `penalties.find_breakers` bound to a vocabulary; asked for once, if
         DRY is on.
     extra: callables that run before the named samplers, on the logits of the whole vocabulary.
+    scans: what passes over a whole vocabulary, such as a backend's kernels.
 
     `seed` is the seed in use, also where params asked for a random one. Raises RequestError for a bias on a
     token outside the vocabulary, and for DRY's breakers without a way to find them.
@@ -143,8 +145,9 @@ class Sampler:
         end_ids: Iterable[int] = (),
         breakers: Callable[[Sequence[str]], Breakers] | None = None,
         extra: Iterable[LogitsFunction] = (),
+        scans: Scans | None = None,
     ) -> None:
-        self.params, self.vocab_size = params, vocab_size
+        self.params, self.vocab_size, self.scans = params, vocab_size, scans or Scans()
         self.seed = secrets.randbits(32) if params.seed in (None, -1) else params.seed
         self._breakers = _find(params, breakers)
         self._chain = [
@@ -203,7 +206,8 @@ class Sampler:
         return ids[order], chances[order]
 
     def _run(self, logits: Floats, state: State) -> Candidates:
-        candidates = Candidates(_checked(np.asarray(logits, np.float32), self.vocab_size, "logits"))
+        given = np.ascontiguousarray(logits, np.float32)
+        candidates = _checked(Candidates(given, scans=self.scans), self.vocab_size, "logits")
         for stage in self._chain:
             candidates = stage(candidates, state)
         return candidates
@@ -244,8 +248,7 @@ def _bias_stage(params: SamplingParams, vocab_size: int, end_ids: Iterable[int])
     tokens, values = np.array(list(amounts), np.int32), np.array(list(amounts.values()), np.float32)
 
     def stage(candidates: Candidates, state: State) -> Candidates:
-        biased = penalties.bias(candidates, tokens, values)
-        return biased._replace(logits=_checked(biased.logits, vocab_size, "logit_bias"))
+        return _checked(penalties.bias(candidates, tokens, values), vocab_size, "logit_bias")
 
     return [stage]
 
@@ -257,26 +260,27 @@ def _call(function: LogitsFunction, vocab_size: int) -> Stage:
     def stage(candidates: Candidates, state: State) -> Candidates:
         logits = np.full(vocab_size, -np.inf, np.float32)
         logits[slice(None) if candidates.ids is None else candidates.ids] = candidates.logits
-        changed = np.asarray(function(logits, state.history.last(-1)), np.float32)
-        _checked(changed, vocab_size, f"sampler {name!r}")
+        changed = np.ascontiguousarray(function(logits, state.history.last(-1)), np.float32)
+        all_ = _checked(Candidates(changed, scans=candidates.scans), vocab_size, f"sampler {name!r}")
         left = np.flatnonzero(changed > -np.inf)
-        return Candidates(changed).keep(left) if 2 * len(left) < vocab_size else Candidates(changed)
+        return all_.keep(left) if 2 * len(left) < vocab_size else all_
 
     return stage
 
 
-def _checked(logits: Floats, vocab_size: int, where: str) -> Floats:
-    """The logits, if a token can be chosen by them."""
+def _checked(candidates: Candidates, vocab_size: int, where: str) -> Candidates:
+    """A whole vocabulary, if a token of it can be chosen."""
+    logits = candidates.logits
     if logits.shape != (vocab_size,):
         what = f"logits of shape {list(logits.shape)} where [{vocab_size}] is wanted"
         raise RequestError(what, where=where, fix="give one number a token of the vocabulary")
-    most = highest(logits)
+    most = highest(candidates)
     if most == -np.inf:
         raise RequestError("every token is ruled out", where=where, fix="allow at least one token")
     if not np.isfinite(most):
         fix = "check the model file, or run it on another backend"
         raise PunaError(f"the highest logit is {most}, so no token can be chosen", where=where, fix=fix)
-    return logits
+    return candidates
 
 
 def _find(params: SamplingParams, breakers: Callable[[Sequence[str]], Breakers] | None) -> Breakers:

@@ -20,7 +20,7 @@ import engines as engine_module  # noqa: E402
 
 compare: Any = comparison
 engines: Any = engine_module
-OPTIONS = argparse.Namespace(prefill=16, decode=8, depth=32, sequences=4, first=True, repeats=3)
+OPTIONS = argparse.Namespace(prefill=16, decode=8, depth=32, sequences=4, first=True, repeats=3, deep="")
 
 
 class Fake(engines.Engine):  # type: ignore[misc]
@@ -48,18 +48,18 @@ def test_engines_take_turns() -> None:
     log: list[tuple[str, str]] = []
     rows = list(compare.compare("m.gguf", [Fake("A", 1, log), Fake("B", 2, log)], OPTIONS))
     expected = []
-    for do in ("prefill", "decode", "decode", "memory", "together", "first"):
+    for do in ("prefill", "decode", "prefill", "decode", "memory", "together", "first"):
         expected += [("A", do), ("B", do)] * (1 if do == "memory" else 4)
     assert log == expected
-    assert [len(row.samples["A"]) for row in rows] == [3, 3, 3, 1, 3, 3]
+    assert [len(row.samples["A"]) for row in rows] == [3, 3, 3, 3, 1, 3, 3]
 
 
 def test_rates_count_all_sequences() -> None:
     """A rate is tokens over seconds, those of all sequences together."""
-    rates = [measure.take(Fake("A", 1, [])) for measure in compare.measures(OPTIONS)]
+    rates = [measure.take(Fake("A", 1, [])) for measure in compare.measures("m.gguf", OPTIONS)]
     assert rates[0] == pytest.approx(16 / 1.5)
     assert rates[1] == pytest.approx(8 / 1.5)
-    assert rates[4] == pytest.approx(2 * 4 / 1.5)
+    assert rates[5] == pytest.approx(2 * 4 / 1.5)
 
 
 def test_ratios_say_how_many_times_better() -> None:

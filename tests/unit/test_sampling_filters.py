@@ -58,12 +58,12 @@ def test_top_k_of_zero_keeps_everything() -> None:
 def test_strongest_leaves_out_what_is_ruled_out(values: list[float], count: int) -> None:
     """strongest ranks the finite logits, zeros of either sign as equals, and drops -inf."""
     expected = [i for i in ranked(values) if values[i] > -math.inf][:count]
-    assert strongest(np.array(values, np.float32), count).tolist() == expected
+    assert strongest(Candidates(np.array(values, np.float32)), count).tolist() == expected
 
 
 def test_strongest_when_all_logits_are_alike() -> None:
     """A large array of one value yields its first positions, though no threshold thins it out."""
-    assert strongest(np.full(9000, 2.5, np.float32), 3).tolist() == [0, 1, 2]
+    assert strongest(Candidates(np.full(9000, 2.5, np.float32)), 3).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -15,7 +15,8 @@ from puna.backends.cpu.kernels.linear import many_scratch
 from puna.backends.cpu.kernels.rows import EMITTERS
 from puna.backends.cpu.memory import ALIGN
 from puna.backends.cpu.panels import Panel
-from puna.backends.cpu.program import QUERIES, WIDTH, Program, row_bytes
+from puna.backends.cpu.program import QUERIES, Program, row_bytes
+from puna.backends.cpu.scans import KernelScans
 from puna.backends.cpu.target import Target
 from puna.backends.cpu.threads import default_threads
 from puna.backends.cpu.upload import Weights, upload, weight_bytes
@@ -24,6 +25,7 @@ from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
 from puna.progress import Progress
 from puna.quants import by_name
+from puna.scans import Scans
 from puna.settings import Settings
 
 __all__ = ["CPUBackend", "create"]
@@ -63,7 +65,7 @@ class CPUBackend(Backend[Weights, Program]):
         """Bytes that one thread wants for a node."""
         if node.op == "linear":
             kind, k = node.inputs[1].type.dtype, cast(int, node.inputs[1].type.shape[1])
-            return 0 if by_name(kind).is_float else many_scratch(Panel(kind), k, WIDTH)
+            return 0 if by_name(kind).is_float else many_scratch(Panel(kind), k, self.compiler.target.tile[0])
         if node.op == "attend":
             value = cast(int, node.type.shape[2])
             return attend_scratch(Shape(1, 1, 1, value, "F32", "F32", 1.0, 0, 0.0), QUERIES)
@@ -77,6 +79,9 @@ class CPUBackend(Backend[Weights, Program]):
 
     def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
         program.run(batch, logits)
+
+    def scans(self) -> Scans:
+        return KernelScans(self.compiler)
 
 
 def create(threads: int | None, repack: bool = True) -> CPUBackend:

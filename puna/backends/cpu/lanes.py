@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from puna.backends.cpu.lang import Ptr, Value
 from puna.backends.cpu.verbs import load_halves
-from puna.quants.lanes import Block, Kind, Lanes, Verb
+from puna.quants.lanes import Block, Grid, Kind, Lanes, Verb
 
 __all__ = ["LLVMBlock", "LLVMLanes", "value_of"]
 
@@ -28,8 +28,8 @@ class LLVMLanes(Lanes):
     def __init__(self, value: Value) -> None:
         self.value = value
 
-    def apply(self, verb: Verb, other: Lanes | int) -> Lanes:
-        operand = other if isinstance(other, int) else value_of(other)
+    def apply(self, verb: Verb, other: Lanes | float) -> Lanes:
+        operand = other if isinstance(other, int | float) else value_of(other)
         return LLVMLanes(OPERATORS[verb](self.value, operand))
 
     def __neg__(self) -> Lanes:
@@ -45,6 +45,18 @@ class LLVMLanes(Lanes):
         )
         shifts = self.value.k.lanes(self.value.kind, list(range(width)) * count)
         return LLVMLanes(((repeated.splat(count * width) >> shifts) & 1).to("u8"))
+
+    def lookup(self, table: tuple[int, ...]) -> Lanes:
+        raise NotImplementedError
+
+    def gather(self, grid: Grid) -> Lanes:
+        raise NotImplementedError
+
+    def u8(self) -> Lanes:
+        return LLVMLanes(self.value.to("u8"))
+
+    def u16(self) -> Lanes:
+        return LLVMLanes(self.value.to("u16"))
 
     def u32(self) -> Lanes:
         return LLVMLanes(self.value.to("u32"))

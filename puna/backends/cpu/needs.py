@@ -12,7 +12,7 @@ from puna.backends.cpu.compiler import Spec
 from puna.backends.cpu.kernels.linear import few, many
 from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import Panel
-from puna.backends.cpu.program import TILE, WIDTH
+from puna.backends.cpu.target import Target
 from puna.backends.cpu.upload import Weights, pack_spec, uses_of, weight_bytes
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
@@ -50,11 +50,11 @@ def is_matrix(graph: Graph, node: Node) -> bool:
     return any(use.startswith("linear") for use in uses_of(graph, node))
 
 
-def matrix_kernels() -> list[Spec]:
+def matrix_kernels(target: Target) -> list[Spec]:
     """Those that every model has some of: packing, and products with one token and with many, of each type."""
-    specs = [pack_spec(quant.name) for quant in TYPES.values()]
+    specs, (width, tile) = [pack_spec(quant.name) for quant in TYPES.values()], target.tile
     for panel in (Panel(quant.name) for quant in TYPES.values() if not quant.is_float):
-        specs += [Spec.of(few, panel=panel, tokens=1), Spec.of(many, panel=panel, width=WIDTH, tile=TILE)]
+        specs += [Spec.of(few, panel=panel, tokens=1), Spec.of(many, panel=panel, width=width, tile=tile)]
     return specs
 
 

@@ -37,7 +37,6 @@ from puna.quants import by_name
 __all__ = ["Program", "shape_of"]
 
 FEW = 8  # most tokens for which weights are unpacked in registers
-WIDTH, TILE = 2, 6  # panels and tokens of a block of `many`
 QUERIES = 6  # queries of a tile of attention
 AHEAD = 256 << 10  # most bytes that a waiting thread asks for
 MOST_READY = 64  # sizes of steps whose records are kept
@@ -148,7 +147,8 @@ class Program:
             return Spec.of(direct, panel=Panel(kind), tile=tile)
         if count <= FEW:
             return Spec.of(few, panel=Panel(kind), tokens=max(1, count))
-        return Spec.of(many, panel=Panel(kind), width=WIDTH, tile=TILE)
+        width, tile = self.compiler.target.tile
+        return Spec.of(many, panel=Panel(kind), width=width, tile=tile)
 
     def units(self, call: Call, count: int) -> tuple[int, int]:
         """Units of work and how many a thread claims at a time."""
@@ -160,7 +160,7 @@ class Program:
         panels = -(-call.args[3] // ROWS)
         panel_bytes = ROWS * by_name(call.weight.type.dtype).row_bytes(call.args[4])
         if count > FEW and self.repack and not by_name(call.weight.type.dtype).is_float:
-            return -(-panels // WIDTH), 1
+            return -(-panels // self.compiler.target.tile[0]), 1
         # Equal shares of whole panels: each claim begins with cold memory, so a small matrix is claimed once a thread.
         share = -(-panels // self.team.threads)
         pieces = -(-share * panel_bytes // CHUNK)

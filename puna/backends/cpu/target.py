@@ -122,6 +122,12 @@ class Target:
         """Vector registers."""
         return 32 if self.family == "aarch64" or "avx512f" in self.have else 16
 
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Panels of 16 rows, and tokens, whose sums a product of many tokens holds in registers."""
+        sums = self.registers * self.vector // 64  # vectors of 16 sums that all registers could hold
+        return (2, 6) if sums >= 32 else (1, 4) if sums >= 8 else (1, 2)
+
     def machine(self) -> llvm.TargetMachine:
         """A new LLVM target machine; an execution engine takes it over."""
         # LLVM keeps to half of a 512-bit register unless it is told otherwise.

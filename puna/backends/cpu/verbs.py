@@ -14,6 +14,7 @@ __all__ = [
     "dot_u8s8",
     "exp",
     "fma",
+    "fold",
     "load_floats",
     "load_halves",
     "max_lanes",

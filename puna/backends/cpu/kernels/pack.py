@@ -49,8 +49,8 @@ def unpack_row(k: Kernel, panel: Panel, at: Ptr, codes: Ptr, scales: Ptr, row: V
         if lanes is not None:
             scales.at(row).store(value_of(lanes), offset)
 
-    half(quant.unit(block), 0)
-    half(quant.low(block), ROWS * 2)
+    half(quant.unit(block, 0), 0)
+    half(quant.low(block, 0), ROWS * 2)
     for g in range(quant.groups):
         codes.store(value_of(quant.codes(block, g)), g * quant.group)
         place = panel.unit_bytes + g * panel.group_bytes

@@ -26,7 +26,6 @@ from puna.backends.cpu.kernels.linear import few, many, many_scratch
 from puna.backends.cpu.kernels.pack import PACK_SCRATCH, pack
 from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import Panel
-from puna.backends.cpu.program import TILE, WIDTH
 from puna.gguf import write
 from puna.quants import by_name, dequantize
 from puna.quants.byteorder import words
@@ -209,7 +208,8 @@ def linear_spec(kind: str, by: str, tokens: int) -> Spec:
     """The kernel that a step of so many tokens takes, of those called "few", "many" and "direct"."""
     panel = Panel(kind)
     if by == "many":
-        return Spec.of(many, panel=panel, width=WIDTH, tile=TILE)
+        width, tile = compiler().target.tile
+        return Spec.of(many, panel=panel, width=width, tile=tile)
     if by == "few":
         return Spec.of(few, panel=panel, tokens=tokens)
     return Spec.of(direct, panel=panel, tile=min(4, tokens))
@@ -224,7 +224,8 @@ def linear(
     Nothing but the result may be written.
     """
     panel, tokens, k = Panel(kind), len(x), x.shape[1] // 48 * 32
-    panels_a_unit, scratch = (WIDTH, many_scratch(panel, k, WIDTH)) if by == "many" else (1, 0)
+    width = compiler().target.tile[0]
+    panels_a_unit, scratch = (width, many_scratch(panel, k, width)) if by == "many" else (1, 0)
     panel_bytes = panel.quant.row_bytes(k) if by == "direct" else panel.nbytes(k)
     stride = rows + 5  # results lie apart, and what lies between must stay as it is
     out = Guarded(4 * stride * tokens)

@@ -13,6 +13,7 @@ import pytest
 from test_cpu_rig import Guarded, run
 
 from puna.backends.cpu.compiler import Spec
+from puna.backends.cpu.kernels.mixture import MIXTURE
 from puna.backends.cpu.kernels.rows import EMITTERS, Operand, RowOp, rows
 from puna.backends.reference.kernels import KERNELS
 from puna.backends.reference.step import Step
@@ -84,7 +85,7 @@ SCALES: Mapping[str, Callable[..., Any]] = {
     "softcap": lambda case, want, x: case.attrs["cap"],
 }
 # Operations that other files of tests take up.
-ELSEWHERE = {"embed", "kv_store", "quantize", "select"}
+ELSEWHERE = {"embed", "kv_store", "quantize", "select", *MIXTURE}
 
 
 def test_every_operation_is_tried() -> None:

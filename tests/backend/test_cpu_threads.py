@@ -22,6 +22,7 @@ from puna.backends.cpu.compiler import Spec
 from puna.backends.cpu.lang import Kernel
 from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.threads import Team, default_threads
+from puna.errors import BackendError
 
 CORES = os.cpu_count() or 1
 TESTS = Path(__file__).resolve().parents[1]
@@ -270,3 +271,18 @@ def test_default_threads_keep_to_the_cores_allowed() -> None:
         """
     )
     assert (result.stdout, result.stderr) == ("1\n", "")
+
+
+def test_threads_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a thread cannot start, those that did are ended, and the error says how many there are."""
+    start, names = threading.Thread.start, {thread.name for thread in threading.enumerate()}
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "puna-3":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(BackendError, match=r"gives 3 of 5 threads.*\(-t\)"):
+        Team(compiler(), 5, allocate(0))
+    assert {thread.name for thread in threading.enumerate()} <= names

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Compiler, Spec
 from puna.backends.cpu.memory import ALIGN, allocate
+from puna.errors import BackendError
 
 __all__ = ["Team", "default_threads"]
 
@@ -104,17 +105,27 @@ class Team:
         self.shared = Shared(compiler, threads)
         each = len(scratch) // threads // ALIGN * ALIGN
         self.shared.scratch[:] = [scratch.ctypes.data + i * each for i in range(threads)]
-        workers = [
-            threading.Thread(target=self.shared.work, args=(i,), name=f"puna-{i + 1}", daemon=True)
-            for i in range(threads - 1)
-        ]
-        for worker in workers:
-            worker.start()
+        workers = started(self.shared, threads - 1)
         self.close = weakref.finalize(self, self.shared.stop, workers)
 
     def run(self, records: int, count: int) -> None:
         """Run `count` records from the address `records` on."""
         self.shared.work_out(records, count)
+
+
+def started(shared: Shared, count: int) -> list[threading.Thread]:
+    """Worker threads, running. Raises BackendError, with none left behind, where the system does not give them all."""
+    workers: list[threading.Thread] = []
+    for i in range(count):
+        worker = threading.Thread(target=shared.work, args=(i,), name=f"puna-{i + 1}", daemon=True)
+        try:
+            worker.start()
+        except RuntimeError as error:
+            shared.stop(workers)
+            what = f"the system gives {i + 1} of {count + 1} threads: {error}"
+            raise BackendError(what, fix="ask for fewer (-t)") from error
+        workers.append(worker)
+    return workers
 
 
 def yield_address() -> int:

@@ -12,6 +12,7 @@ from math import gcd, prod
 from typing import Any
 
 from puna.backends.cpu.kernels.linear import FIRST_SUM, SCALE, SCALED_SUM, SPAN_BYTES, SUM
+from puna.backends.cpu.kernels.mixture import MIXTURE
 from puna.backends.cpu.lanes import LLVMBlock, value_of
 from puna.backends.cpu.lang import BITS, Kernel, Ptr, Value
 from puna.backends.cpu.panels import SPAN
@@ -257,6 +258,7 @@ def temper(row: Row) -> None:
 
 
 EMITTERS: Mapping[str, Callable[[Row], None]] = {
+    **MIXTURE,
     "add": lambda row: row.map(lambda a, b: a + b),
     "embed": embed,
     "gated": lambda row: row.map(lambda gate, up: ACTS[row.attrs["act"]](gate) * up),

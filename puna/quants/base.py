@@ -6,7 +6,8 @@ from abc import ABC
 from typing import Literal
 
 from puna.errors import FormatError
-from puna.quants.lanes import Block, Grid, Lanes
+from puna.quants.grids import Grid
+from puna.quants.lanes import Block, Lanes
 
 __all__ = ["QuantType"]
 
@@ -28,12 +29,12 @@ class QuantType(ABC):
 
     A scale is written as unit(x, g) * step(x, g), times `factor`: a float that groups share, and a small integer of the
     group, where the type has one; an offset likewise, as low(x, g) * low_step(x, g). Backends store these parts
-    as they are. A float type has no unit: its codes are the values, as f32 lanes.
+    as they are. A plain type has no unit: its codes are the values, as f32 lanes.
 
     factor       a power of two that every scale is multiplied by, which changes no rounding
     unit_kind    F16, BF16 or F32: what holds a unit, and a low, without loss
     shared       values that share a unit; 0 stands for the whole block
-    step_bits    bits of a step and of a low step, 4 or 8
+    step_bits    bits of a step and of a low step, 4, 6 or 8
     odd_steps    whether a step s stands for 2 s + 1
     levels       how many codes there are, where that is far less than 2 to the bits
     table        code of each place, u8, in a type that stores places
@@ -58,7 +59,7 @@ class QuantType(ABC):
     grid: Grid | None = None
 
     def codes(self, x: Block, g: int) -> Lanes:
-        """The codes of group g in order: `group` lanes, u8 (f32 in a float type)."""
+        """The codes of group g in order: `group` lanes, u8 (f32 in a plain type)."""
         if self.grid is None:
             return self.places(x, g).lookup(self.table)
         codes, signs = self.places(x, g).gather(self.grid), self.signs(x, g)
@@ -79,7 +80,7 @@ class QuantType(ABC):
         return None
 
     def unit(self, x: Block, g: int) -> Lanes | None:
-        """The shared factor of group g's scale, one f32 lane; None in a float type."""
+        """The shared factor of group g's scale, one f32 lane; None in a plain type."""
         return None
 
     def step(self, x: Block, g: int) -> Lanes | None:
@@ -94,8 +95,12 @@ class QuantType(ABC):
         """What `low` is multiplied by for group g, as `step`."""
         return None
 
+    def sums(self, x: Block) -> Lanes | None:
+        """Words of the block that no value depends on: sums of codes, there for a kernel's sake."""
+        return None
+
     def scale(self, x: Block, g: int) -> Lanes | None:
-        """The scale of group g, one f32 lane; None in a float type."""
+        """The scale of group g, one f32 lane; None in a plain type."""
         step = self.step(x, g)
         if step is not None and self.odd_steps:
             step = (step << 1) | 1

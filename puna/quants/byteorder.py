@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.quants.base import QuantType
-from puna.quants.lanes import STORED, Block, Grid, Kind, Lanes, Verb
+from puna.quants.grids import Grid
+from puna.quants.lanes import STORED, Block, Kind, Lanes, Verb
 from puna.quants.pieces import as_blocks, split
 
 __all__ = ["byteswapped", "words"]
@@ -48,6 +49,12 @@ class RecordingLanes(Lanes):
     def f32(self) -> Lanes:
         return self
 
+    def as_i8(self) -> Lanes:
+        return self
+
+    def as_f16(self) -> Lanes:
+        return self
+
     def as_f32(self) -> Lanes:
         return self
 
@@ -70,6 +77,7 @@ class RecordingBlock(Block):
 def words(quant: QuantType) -> list[tuple[int, int]]:
     """(offset, bytes) of each word in a block of `quant`, in order."""
     block = RecordingBlock()
+    quant.sums(block)
     for g in range(quant.groups):
         quant.values(block, g)
     return sorted(block.words)

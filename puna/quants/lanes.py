@@ -7,17 +7,20 @@ the two classes over LLVM vectors, and the places of a block's words in `puna.qu
 
     x.u8(at, n) i8 u16 u32 f32   n little-endian words from byte `at` of the block: n lanes of that kind
     x.f16(at, n)                 n half floats, widened: f32 lanes
+    x.read(kind, at, n)          any of these; for i16, i32, i64 and f64 the nearest f32 lanes
     x.cat(a, b, ...)             the lanes of a, then those of b, ...; all of one kind
     a & b  a | b  a ^ b          integer lanes of one kind
     a << k  a >> k               unsigned lanes by a Python int below the kind's width, filling with 0
     a + b  a - b  a * b          integer lanes wrap around at the kind's width; f32 lanes round once
     -a                           f32 lanes, the sign bit flipped
-    a[i:j]                       lanes i to j - 1
+    a[i:j] a[i:j:k]              lanes i to j - 1, each or every k-th
     a.bits()                     each integer lane's bits, lowest first, as u8 lanes of 0 or 1
     a.lookup(table)              u8 lanes: the table's byte (of at most 16) at each u8 lane's place
     a.gather(grid)               u8 lanes: the grid's `width` bytes at each u16 lane's entry, one after another
     a.u8() a.u16() a.u32()       unsigned integer lanes, widened, or without their upper bits
     a.f32()                      integer lanes as the f32 of the same value
+    a.as_i8()                    u8 lanes as the i8 with the same bits
+    a.as_f16()                   u16 lanes as the half floats with the same bits, widened: f32 lanes
     a.as_f32()                   u32 lanes as the f32 with the same bits
 
 The right side of an operator has the left side's kind, or is a Python int that stands for that number in the
@@ -28,15 +31,16 @@ even, in the order written: an implementation must not contract `a * b + c`, or 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.quants.grids import Grid
+
 __all__ = ["STORED", "Block", "Grid", "Kind", "Lanes", "NumpyBlock", "NumpyLanes", "Verb", "as_array"]
 
-Kind = Literal["u8", "i8", "u16", "u32", "f16", "f32"]
+Kind = Literal["u8", "i8", "u16", "i16", "u32", "i32", "i64", "f16", "f32", "f64"]
 Verb = Literal["and", "or", "xor", "shl", "shr", "add", "sub", "mul"]
 
 # A word as it lies in a file. The order is explicit, so it holds on a big-endian host too.
@@ -44,26 +48,17 @@ STORED: dict[Kind, np.dtype[Any]] = {
     "u8": np.dtype("u1"),
     "i8": np.dtype("i1"),
     "u16": np.dtype("<u2"),
+    "i16": np.dtype("<i2"),
     "u32": np.dtype("<u4"),
+    "i32": np.dtype("<i4"),
+    "i64": np.dtype("<i8"),
     "f16": np.dtype("<f2"),
     "f32": np.dtype("<f4"),
+    "f64": np.dtype("<f8"),
 }
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table whose entries are several codes each.
-
-    name: of the grid, for people and as its repr.  width: codes an entry, 4 or 8.  data: u8 [entries * width].
-    """
-
-    name: str
-    width: int = field(repr=False)
-    data: bytes = field(repr=False)
-
-    @property
-    def entries(self) -> int:
-        return len(self.data) // self.width
+LANES = frozenset(
+    {"u8", "i8", "u16", "u32", "f32"}
+)  # kinds that lanes have; others become f32 as they are read
 
 
 class Lanes(ABC):
@@ -102,6 +97,12 @@ class Lanes(ABC):
     @abstractmethod
     def f32(self) -> Lanes: ...
 
+    def as_i8(self) -> Lanes:
+        raise NotImplementedError
+
+    def as_f16(self) -> Lanes:
+        raise NotImplementedError
+
     @abstractmethod
     def as_f32(self) -> Lanes: ...
 
@@ -137,7 +138,7 @@ class Block(ABC):
 
     @abstractmethod
     def read(self, kind: Kind, at: int, n: int) -> Lanes:
-        """`n` words of `kind`, one after the other from byte `at`; f16 words come out as f32 lanes."""
+        """`n` words of `kind`, one after the other from byte `at`; f32 lanes where no lanes have that kind."""
 
     @abstractmethod
     def cat(self, *parts: Lanes) -> Lanes: ...
@@ -199,11 +200,11 @@ class NumpyLanes(Lanes):
         return NumpyLanes(np.unpackbits(little.view(np.uint8), axis=-1, bitorder="little"))
 
     def lookup(self, table: tuple[int, ...]) -> Lanes:
-        return NumpyLanes(np.array(table, np.uint8)[self.array])
+        return NumpyLanes(np.array(table, np.uint8).take(self.array))
 
     def gather(self, grid: Grid) -> Lanes:
-        entries = np.frombuffer(grid.data, np.uint8).reshape(-1, grid.width)
-        return NumpyLanes(entries[self.array].reshape(*self.array.shape[:-1], -1))
+        entries = np.frombuffer(grid.data, f"u{grid.width}")  # one integer an entry, its bytes as they lie
+        return NumpyLanes(entries.take(self.array).view(np.uint8))
 
     def u8(self) -> Lanes:
         return NumpyLanes(self.array.astype(np.uint8))
@@ -216,6 +217,12 @@ class NumpyLanes(Lanes):
 
     def f32(self) -> Lanes:
         return NumpyLanes(self.array.astype(np.float32))
+
+    def as_i8(self) -> Lanes:
+        return NumpyLanes(self.array.view(np.int8))
+
+    def as_f16(self) -> Lanes:
+        return NumpyLanes(self.array.view(np.float16).astype(np.float32))
 
     def as_f32(self) -> Lanes:
         return NumpyLanes(self.array.view(np.float32))
@@ -233,7 +240,7 @@ class NumpyBlock(Block):
     def read(self, kind: Kind, at: int, n: int) -> Lanes:
         stored = STORED[kind]
         words = self.raw[..., at : at + n * stored.itemsize].view(stored)
-        native = np.float32 if kind == "f16" else stored.newbyteorder("=")
+        native = stored.newbyteorder("=") if kind in LANES else np.float32
         return NumpyLanes(words.astype(native, copy=False))
 
     def cat(self, *parts: Lanes) -> Lanes:

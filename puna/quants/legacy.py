@@ -6,7 +6,7 @@ from __future__ import annotations
 from puna.quants.base import QuantType
 from puna.quants.lanes import Block, Lanes
 
-__all__ = ["LEGACY", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+__all__ = ["LEGACY", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q8_1"]
 
 
 class Q4_0(QuantType):
@@ -75,7 +75,22 @@ class Q8_0(QuantType):
         return x.u8(2, 32) ^ 128
 
 
-LEGACY = Q4_0(), Q4_1(), Q5_0(), Q5_1(), Q8_0()
+class Q8_1(QuantType):
+    """d * q. f16 d, f16 d * (sum of the q), 32 signed bytes as in Q8_0."""
+
+    id, block, bytes, group, bits, zero = 9, 32, 36, 32, 8, 128
+
+    def unit(self, x: Block, g: int) -> Lanes:
+        return x.f16(0)
+
+    def sums(self, x: Block) -> Lanes:
+        return x.f16(2)
+
+    def codes(self, x: Block, g: int) -> Lanes:
+        return x.u8(4, 32) ^ 128
+
+
+LEGACY = Q4_0(), Q4_1(), Q5_0(), Q5_1(), Q8_0(), Q8_1()
 
 
 def nibbles(x: Block, at: int) -> Lanes:

@@ -6,13 +6,18 @@ from difflib import get_close_matches
 
 from puna.errors import FormatError, RequestError
 from puna.quants.base import QuantType
+from puna.quants.iq import IQ_TYPES
 from puna.quants.k import K_TYPES
 from puna.quants.legacy import LEGACY
+from puna.quants.mx import MX
 from puna.quants.plain import PLAIN
+from puna.quants.ternary import TERNARY
 
 __all__ = ["GGML_NAMES", "TYPES", "by_id", "by_name"]
 
-TYPES: dict[int, QuantType] = {quant.id: quant for quant in (*PLAIN, *LEGACY, *K_TYPES)}
+TYPES: dict[int, QuantType] = {
+    quant.id: quant for quant in (*PLAIN, *LEGACY, *K_TYPES, *IQ_TYPES, *TERNARY, *MX)
+}
 
 # Every type that ggml.h has ever numbered, withdrawn ones too, so that an error can name what it met.
 GGML_NAMES: dict[int, str] = {
@@ -63,13 +68,13 @@ GGML_NAMES: dict[int, str] = {
 
 
 def by_id(type_id: int) -> QuantType:
-    """The type a GGUF file numbers `type_id`. Raises FormatError, with the type's name where GGML has one."""
+    """The type a GGUF file numbers `type_id`. Raises FormatError, with the type's name where GGML had one."""
     if type_id in TYPES:
         return TYPES[type_id]
     if type_id in GGML_NAMES:
         raise FormatError(
-            f"tensor type {GGML_NAMES[type_id]} (GGML type {type_id}) is not supported yet",
-            fix=f"use a file whose tensors are {supported()}",
+            f"tensor type {GGML_NAMES[type_id]} (GGML type {type_id}) was withdrawn from GGML",
+            fix="use another file of the model, such as one in Q4_0 or Q4_K",
         )
     raise FormatError(f"tensor type {type_id} is unknown", fix="check the file for damage, or update Puna")
 
@@ -80,7 +85,7 @@ def by_name(name: str) -> QuantType:
     names = {quant.name: quant for quant in TYPES.values()}
     if wanted in names:
         return names[wanted]
-    what = "is not supported yet" if wanted in GGML_NAMES.values() else "is unknown"
+    what = "was withdrawn from GGML" if wanted in GGML_NAMES.values() else "is unknown"
     near = ", ".join(get_close_matches(wanted, names)) or supported()
     raise RequestError(f"quantisation type {name!r} {what}", fix=f"use one of {near}")
 

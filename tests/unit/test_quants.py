@@ -14,39 +14,40 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from quant_truths import bits, expected, random_rows, set_halves
 
 from puna.errors import FormatError, RequestError
 from puna.quants import QuantType, by_id, by_name, dequantize, pieces
 from puna.quants.byteorder import words
+from puna.quants.lanes import NumpyBlock, as_array
 from puna.quants.registry import GGML_NAMES, TYPES
 
 QUANTS = sorted(TYPES.values(), key=lambda quant: quant.id)
 SCALED = [quant for quant in QUANTS if not quant.is_float]
+SCALES = {  # byte offsets of half floats in ggml-common.h's structs
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+    "IQ1_M": (48,),
+}
+OTHER_SCALES = {"Q8_K", "MXFP4", "NVFP4"}
 HALVES = [0, 0x8000, 1, 0x83FF, 0x0400, 0x3C00, 0xBC00, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFC01]
-
-
-def expected(quant: QuantType, raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    with np.errstate(all="ignore"):
-        return gguf.dequantize(raw, gguf.GGMLQuantizationType(quant.id))
-
-
-def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """float32 bits with one NaN for all: IEEE 754 leaves an operation's NaN sign and payload open."""
-    return np.where(np.isnan(values), np.float32(np.nan), values).view(np.uint32)
-
-
-def random_rows(quant: QuantType, shape: tuple[int, ...], k: int) -> np.ndarray[Any, Any]:
-    rng = np.random.default_rng(quant.id)
-    return rng.integers(0, 256, (*shape, quant.row_bytes(k)), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("quant", QUANTS, ids=repr)
 def test_sizes(quant: QuantType) -> None:
     """Block length and bytes are GGML's, groups divide a block, and bits per weight follow."""
-    assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[quant.name]] == (quant.block, quant.bytes)
-    assert gguf.GGMLQuantizationType[quant.name] == quant.id
+    sizes = {type_.name: (type_.value, *size) for type_, size in gguf.GGML_QUANT_SIZES.items()}
+    sizes |= {"Q8_1": (9, 32, 36)}  # the package counts its halves as float32
+    assert sizes.get(quant.name, (42, 64, 18)) == (quant.id, quant.block, quant.bytes)
     assert quant.groups * quant.group == quant.block
-    assert quant.bits_per_weight == quant.bytes * 8 / quant.block >= quant.bits
+    assert quant.bits_per_weight == quant.bytes * 8 / quant.block
     assert quant.row_bytes(3 * quant.block) == 3 * quant.bytes
 
 
@@ -64,15 +65,33 @@ def test_random_bytes(quant: QuantType) -> None:
     assert np.array_equal(bits(dequantize(quant, raw)), bits(expected(quant, raw)))
 
 
-@pytest.mark.parametrize("quant", SCALED, ids=repr)
+@pytest.mark.parametrize("quant", [q for q in SCALED if q.name not in OTHER_SCALES], ids=repr)
 def test_extreme_scales(quant: QuantType) -> None:
     """Zero, subnormal, infinite and NaN scales, all combined, give the gguf package's bits and no warning."""
-    halves = [at for at, size in words(quant) if size == 2]
+    halves = SCALES.get(quant.name, (0,))
     pairs = np.array(list(itertools.product(HALVES, repeat=len(halves))), "<u2")
     raw = random_rows(quant, (len(pairs),), quant.block)
-    for i, at in enumerate(halves):
-        raw[:, at : at + 2] = pairs[:, i : i + 1].view(np.uint8)
+    for at, column in zip(halves, pairs.T.copy(), strict=True):
+        set_halves(quant, raw, at, column)
     assert np.array_equal(bits(dequantize(quant, raw)), bits(expected(quant, raw)))
+
+
+@pytest.mark.parametrize("quant", [quant for quant in QUANTS if quant.grid], ids=repr)
+def test_every_entry_of_a_grid(quant: QuantType) -> None:
+    """Enough random blocks to meet each entry of the grid give the gguf package's bits."""
+    assert quant.grid
+    raw = random_rows(quant, (2048,), 256)
+    places = [as_array(quant.places(NumpyBlock(raw), g)) for g in range(quant.groups)]
+    assert len(np.unique(np.stack(places))) == quant.grid.entries
+    assert np.array_equal(bits(dequantize(quant, raw)), bits(expected(quant, raw)))
+
+
+@pytest.mark.parametrize(("name", "scales"), [("MXFP4", 1), ("NVFP4", 4)])
+def test_every_eight_bit_scale(name: str, scales: int) -> None:
+    """All 256 bytes of a scale give the gguf package's bits."""
+    raw = random_rows(by_name(name), (256,), by_name(name).block)
+    raw[:, :scales] = np.arange(256)[:, None]
+    assert np.array_equal(bits(dequantize(by_name(name), raw)), bits(expected(by_name(name), raw)))
 
 
 @pytest.mark.parametrize("name", ["F16", "BF16"])
@@ -81,20 +100,6 @@ def test_every_16_bit_float(name: str) -> None:
     raw = np.arange(1 << 16, dtype="<u2").view(np.uint8)
     values = dequantize(by_name(name), raw)
     assert np.array_equal(values.view(np.uint32), expected(by_name(name), raw).view(np.uint32))
-
-
-@pytest.mark.parametrize("quant", SCALED, ids=repr)
-def test_known_block(quant: QuantType) -> None:
-    """A scale of 1 with all-zero codes gives -zero everywhere."""
-    raw = np.zeros(quant.bytes, np.uint8)
-    if quant.name == "Q8_0":
-        raw[2:] = 0x80  # stored signed
-    if quant.name == "Q6_K":
-        raw[192:208] = 1
-    at = next(at for at, size in words(quant) if size == 2)
-    raw[at : at + 2] = np.array([1.0], "<f2").view(np.uint8)
-    scale = 0 if quant.name in {"Q4_K", "Q5_K"} else 1  # their six-bit scales are 0 here
-    assert np.array_equal(dequantize(quant, raw), np.full(quant.block, -quant.zero * scale, np.float32))
 
 
 @pytest.mark.parametrize("quant", QUANTS, ids=repr)
@@ -190,10 +195,11 @@ def test_memory_is_bounded(quant: QuantType) -> None:
 
 
 def test_types_by_number() -> None:
-    """A number gives its type; one Puna lacks is named; one nobody knows is called unknown."""
+    """A number gives its type; one that GGML withdrew is named; one nobody knows is called unknown."""
     assert by_id(12).name == "Q4_K"
-    with pytest.raises(FormatError, match=r"IQ2_XS \(GGML type 17\) is not supported yet; use a file .*Q4_K"):
-        by_id(17)
+    assert {by_id(type_.value).name for type_ in gguf.GGMLQuantizationType} <= {q.name for q in QUANTS}
+    with pytest.raises(FormatError, match=r"Q4_0_4_8 \(GGML type 32\) was withdrawn from GGML; use another"):
+        by_id(32)
     with pytest.raises(FormatError, match=r"4000000000 is unknown"):
         by_id(4_000_000_000)
 
@@ -203,8 +209,8 @@ def test_types_by_name() -> None:
     assert by_name("q6_k") is by_id(14)
     with pytest.raises(RequestError, match=r"'Q4K' is unknown; use one of .*Q4_K"):
         by_name("Q4K")
-    with pytest.raises(RequestError, match=r"'mxfp4' is not supported yet; use one of "):
-        by_name("mxfp4")
+    with pytest.raises(RequestError, match=r"'q4_2' was withdrawn from GGML; use one of .*Q4_0"):
+        by_name("q4_2")
     with pytest.raises(RequestError, match=r"'@@' is unknown; use one of F32, F16, "):
         by_name("@@")
 

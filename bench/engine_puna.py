@@ -36,9 +36,8 @@ class Engine:
 
     def at(self, depth: int) -> None:
         """Bring the sequence to a depth."""
-        held = len(self.sequence)
-        self.model.cache.truncate(self.sequence, min(held, depth))
-        self.feed(depth - min(held, depth))
+        held = self.model.cache.truncate(self.sequence, min(len(self.sequence), depth))
+        self.feed(depth - held)
 
     def prefill(self, tokens: int, depth: int) -> float:
         self.at(depth)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_model import ALPHABET, write_tiny
+from tiny_model import ALPHABET, HEADS, HEADS_KV, write_tiny
 
 import puna
 from puna.errors import BackendError, RequestError, TokenizerError
@@ -51,11 +51,11 @@ class Plain:
         for i in range(2):
             y = self.norm(x, f"blk.{i}.attn_norm.weight")
             q, k, v = (self.w[f"blk.{i}.attn_{n}.weight"] @ y for n in "qkv")
-            q, k, v = q.reshape(4, -1), k.reshape(2, -1), v.reshape(2, -1)
+            q, k, v = q.reshape(HEADS, -1), k.reshape(HEADS_KV, -1), v.reshape(HEADS_KV, -1)
             self.keys[i].append(np.array([self.rotate(h, position) for h in k]))
             self.values[i].append(v)
             out = []
-            for head in range(4):
+            for head in range(HEADS):
                 past = np.array([key[head // 2] for key in self.keys[i]])
                 scores = past @ self.rotate(q[head], position) / np.sqrt(q.shape[1])
                 share = np.exp(scores - scores.max())

@@ -16,7 +16,7 @@ from puna.quants import by_name, quantize
 
 __all__ = ["ALPHABET", "CHAT_TEMPLATE", "write_tiny"]
 
-WIDTH, LAYERS, HEADS, HEADS_KV, FF = 64, 2, 4, 2, 128
+WIDTH, LAYERS, HEADS, HEADS_KV, FF = 64, 2, 2, 1, 128
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,7 +17,7 @@ from puna.plan import Batch, KVLayout, Plan
 from puna.progress import Progress
 from puna.scans import Scans
 
-__all__ = ["Backend", "Description", "free_memory"]
+__all__ = ["Backend", "Description", "copy_pages", "free_memory"]
 
 Weights = TypeVar("Weights")
 Program = TypeVar("Program")
@@ -92,6 +93,19 @@ class Backend(ABC, Generic[Weights, Program]):
     def scans(self) -> Scans:
         """What samplers pass over a vocabulary's logits with; they lie in main memory."""
         return Scans()
+
+
+def copy_pages(
+    layout: KVLayout,
+    cache: Mapping[int, tuple[NDArray[np.uint8], ...]],
+    copies: Iterable[tuple[int, int, int]],
+) -> None:
+    """Do the copies that a batch asks for. cache: layer -> arrays whose bytes are pages, one after another."""
+    for group, source, target in copies:
+        for layer in layout.groups[group].layers:
+            for array in cache[layer]:
+                pages = array.reshape(layout.pages(layer), -1)
+                pages[target] = pages[source]
 
 
 def free_memory() -> int:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
 
 import numpy as np
 
+from puna.cache.pages import Pool
 from puna.errors import RequestError
 from puna.plan import Batch, KVLayout, Span
 
-__all__ = ["KVCache", "Sequence"]
+__all__ = ["KVCache", "Reuse", "Sequence"]
+
+GONE = -1  # in a page table: a page that no layer of the group looks at any more
 
 
 class Sequence:
-    """One text in the cache: the ids it holds so far and the pages that hold their keys and values."""
+    """One text in the cache: the ids it holds so far, and for each group of layers the pages that hold them.
 
-    def __init__(self) -> None:
+    keys: of each full page, standing for its tokens and all before them.
+    """
+
+    def __init__(self, groups: int = 1) -> None:
         self.tokens: list[int] = []
-        self.pages: list[int] = []
+        self.pages: list[list[int]] = [[] for _ in range(groups)]
+        self.keys: list[bytes] = []
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -29,83 +38,256 @@ class Sequence:
         return next((i for i in range(most) if self.tokens[i] != tokens[i]), most)
 
 
+@dataclass(frozen=True)
+class Reuse:
+    """What a cache had of a text: its first `count` tokens, and why not more."""
+
+    count: int
+    reason: str
+
+
 class KVCache:
-    """Hands out the pages of a layout. `n_ctx` positions in all; a page belongs to one sequence."""
+    """Hands out the pages of a layout. A sequence holds up to `n_ctx` positions; sequences may share pages.
+
+    A page that several sequences hold is written by none: who goes on within it gets a copy first.
+    """
 
     def __init__(self, layout: KVLayout, n_ctx: int) -> None:
         self.layout, self.n_ctx = layout, n_ctx
         self.lock = threading.RLock()  # of the lists below, which several threads' sequences share
-        self.free = list(range(layout.pages - 1, -1, -1))
+        self.pools = [Pool(group.pages) for group in layout.groups]
         self.sequences: list[Sequence] = []
 
     def open(self) -> Sequence:
         """A new, empty sequence."""
-        sequence = Sequence()
+        sequence = Sequence(len(self.pools))
         with self.lock:
             self.sequences.append(sequence)
         return sequence
 
     def close(self, sequence: Sequence) -> None:
-        """Give all pages of a sequence back. Closing twice does nothing."""
+        """Let go of a sequence; its full pages are known for as long as their room is not needed.
+
+        Closing twice does nothing.
+        """
         with self.lock:
             self.truncate(sequence, 0)
             if sequence in self.sequences:
                 self.sequences.remove(sequence)
 
+    def copy(self, sequence: Sequence) -> Sequence:
+        """Another sequence that holds the same, in the same pages. Raises RequestError for a closed one."""
+        with self.lock:
+            self.refuse_closed(sequence)
+            other = self.open()
+            other.tokens, other.keys = list(sequence.tokens), list(sequence.keys)
+            for pool, pages, target in zip(self.pools, sequence.pages, other.pages, strict=True):
+                for page in pages:
+                    if page != GONE:
+                        pool.share(page)
+                target.extend(pages)
+            return other
+
+    def reuse(self, sequence: Sequence, tokens: Tokens[int]) -> Reuse:
+        """Let an empty sequence begin with the pages that hold the longest beginning of `tokens`, but not all of them.
+
+        The last token is left, for its logits have to be computed.
+        """
+        if len(sequence):
+            raise RequestError(f"the sequence holds {len(sequence)} tokens already", fix="use an empty one")
+        with self.lock:
+            keys = page_keys(tokens, (max(0, len(tokens) - 1)) // self.layout.page, self.layout.page)
+            full = [
+                pool for pool, group in zip(self.pools, self.layout.groups, strict=True) if not group.window
+            ]
+            found = next(
+                (n for n, key in enumerate(keys) if any(p.find(key) is None for p in full)), len(keys)
+            )
+            count = next(n for n in range(found, -1, -1) if self.reaches(keys, n))
+            self.adopt(sequence, keys[:count])
+            sequence.tokens = list(tokens[: count * self.layout.page])
+            return Reuse(len(sequence), self.reason(tokens, keys, found, count))
+
+    def reason(self, tokens: Tokens[int], keys: list[bytes], found: int, count: int) -> str:
+        """Why no more than `count` pages of a text could be reused."""
+        page = self.layout.page
+        if count < found:
+            return f"positions {count * page} to {found * page - 1} are known, but not all that a window looks back to"
+        if count < len(keys):
+            return (
+                f"nothing is known that has the same tokens from {count * page} to {count * page + page - 1}"
+            )
+        return f"the other {len(tokens) - count * page} tokens do not fill a page of {page}, or are the last"
+
+    def reaches(self, keys: list[bytes], count: int) -> bool:
+        """Whether the layers with a window find what they look back to after `count` pages."""
+        for pool, group in zip(self.pools, self.layout.groups, strict=True):
+            first = group.first(count * self.layout.page) // self.layout.page
+            if group.window and any(pool.find(key) is None for key in keys[first:count]):
+                return False
+        return True
+
+    def adopt(self, sequence: Sequence, keys: list[bytes]) -> None:
+        sequence.keys = list(keys)
+        for pool, group, pages in zip(self.pools, self.layout.groups, sequence.pages, strict=True):
+            first = group.first(len(keys) * self.layout.page) // self.layout.page
+            pages.extend([GONE] * min(first, len(keys)))
+            for key in keys[first:]:
+                page = pool.find(key)
+                assert page is not None
+                pool.share(page)
+                pages.append(page)
+
     def room(self, sequence: Sequence | None = None) -> int:
         """Most tokens that a sequence, or a new one, could hold with all others as they are."""
-        others = [s for s in self.sequences if s is not sequence]
-        pages = self.layout.pages - sum(len(s.pages) for s in others)
-        return max(0, min(self.n_ctx - sum(map(len, others)), pages * self.layout.page))
+        own = 0 if sequence is None else self.pages_for(len(sequence))
+        # The pages of a window go round: what it looks back to is all that it needs.
+        rooms = [
+            self.n_ctx if group.window and (own or pool.room) else (own + pool.room) * self.layout.page
+            for pool, group in zip(self.pools, self.layout.groups, strict=True)
+        ]
+        return min(self.n_ctx, *rooms)
 
-    def truncate(self, sequence: Sequence, length: int) -> None:
-        """Forget what a sequence holds from position `length` on."""
+    def truncate(self, sequence: Sequence, length: int) -> int:
+        """Forget what a sequence holds from position `length` on. Gives the length that is left.
+
+        It is less where a layer's window looks back to what the cache no longer has: then nothing is left.
+        """
         if not 0 <= length <= len(sequence):
             raise RequestError(f"cannot truncate a sequence of {len(sequence)} tokens to {length}")
         with self.lock:
-            del sequence.tokens[length:]
-            keep = self.pages_for(length)
-            self.free.extend(reversed(sequence.pages[keep:]))
-            del sequence.pages[keep:]
+            self.learn(sequence)
+            length = length if self.regain(sequence, length) else 0
+            self.cut(sequence, length)
+            return length
+
+    def undo(self, sequence: Sequence, length: int) -> None:
+        """Take back an `append` to a sequence that held `length` tokens, whose step failed."""
+        with self.lock:
+            self.cut(sequence, length)
+
+    def cut(self, sequence: Sequence, length: int) -> None:
+        keep = self.pages_for(length)
+        for pool, pages in zip(self.pools, sequence.pages, strict=True):
+            for page in reversed(pages[keep:]):
+                if page != GONE:
+                    pool.release(page)
+            del pages[keep:]
+        del sequence.tokens[length:]
+        del sequence.keys[length // self.layout.page :]
+
+    def regain(self, sequence: Sequence, length: int) -> bool:
+        """Take up again the pages that windows look back to from `length`; False, with no change, if one is lost."""
+        wanted = [
+            (pool, pages, place, pool.find(sequence.keys[place]))
+            for pool, group, pages in zip(self.pools, self.layout.groups, sequence.pages, strict=True)
+            for place in range(group.first(length) // self.layout.page, self.pages_for(length))
+            if pages[place] == GONE
+        ]
+        if any(page is None for *_, page in wanted):
+            return False
+        for pool, pages, place, page in wanted:
+            assert page is not None
+            pool.share(page)
+            pages[place] = page
+        return True
 
     def append(self, *parts: tuple[Sequence, Tokens[int]], outputs: Tokens[int]) -> Batch:
         """Make room for the next tokens of one or more sequences: the batch that computes them.
 
-        outputs: rows of the batch whose logits are wanted.
+        outputs: rows of the batch whose logits are wanted. What the sequences hold already must have been computed.
         Raises RequestError, and changes nothing, when they do not fit or a sequence is closed.
         """
         with self.lock:
+            for sequence, _ in parts:
+                self.refuse_closed(sequence)
+            for sequence, _ in parts:
+                self.learn(sequence)
+                self.drop(sequence)
             self.refuse(parts)
             return self.extend(parts, outputs)
+
+    def learn(self, sequence: Sequence) -> None:
+        """Make the full pages of a sequence known."""
+        page, first = self.layout.page, len(sequence.keys)
+        sequence.keys += page_keys(sequence.tokens, len(sequence) // page, page, sequence.keys)
+        for pool, pages in zip(self.pools, sequence.pages, strict=True):
+            for place in range(first, len(sequence.keys)):
+                pool.learn(pages[place], sequence.keys[place])
+
+    def drop(self, sequence: Sequence) -> None:
+        """Let go of pages that no layer of a group will look at again."""
+        for pool, group, pages in zip(self.pools, self.layout.groups, sequence.pages, strict=True):
+            place = group.first(len(sequence)) // self.layout.page - 1
+            while place >= 0 and pages[place] != GONE:
+                pool.release(pages[place])
+                pages[place] = GONE
+                place -= 1
 
     def extend(self, parts: Tokens[tuple[Sequence, Tokens[int]]], outputs: Tokens[int]) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
         spans = []
+        copies: list[tuple[int, int, int]] = []
         for sequence, new in parts:
             past = len(sequence)
+            if new:
+                copies += self.own_last(sequence)
             sequence.tokens.extend(new)
-            while len(sequence.pages) < self.pages_for(len(sequence)):
-                sequence.pages.append(self.free.pop())
-            spans.append(Span(len(tokens), len(new), past, np.array(sequence.pages, np.int32)))
+            for pool, pages in zip(self.pools, sequence.pages, strict=True):
+                while len(pages) < self.pages_for(len(sequence)):
+                    pages.append(pool.take())
+            tables = tuple(np.array(pages, np.int32) for pages in sequence.pages)
+            spans.append(Span(len(tokens), len(new), past, tables))
             tokens.extend(new)
             positions.extend(range(past, past + len(new)))
-        as_ids = (np.array(part, np.int32) for part in (tokens, positions, outputs))
-        ids, places, rows = as_ids
-        return Batch(ids, places, tuple(spans), rows)
+        ids, places, rows = (np.array(part, np.int32) for part in (tokens, positions, outputs))
+        return Batch(ids, places, tuple(spans), rows, tuple(copies))
+
+    def own_last(self, sequence: Sequence) -> list[tuple[int, int, int]]:
+        """Make the page that a sequence goes on within its own: (group, from, to) of what must be copied for that."""
+        copies = []
+        if len(sequence) % self.layout.page:
+            for n, (pool, pages) in enumerate(zip(self.pools, sequence.pages, strict=True)):
+                if pool.is_shared(pages[-1]):
+                    page = pool.take()
+                    copies.append((n, pages[-1], page))
+                    pool.release(pages[-1])
+                    pages[-1] = page
+                pool.forget(pages[-1])
+        return copies
+
+    def refuse_closed(self, sequence: Sequence) -> None:
+        if sequence not in self.sequences:
+            raise RequestError("the sequence is closed", fix="open another with cache.open()")
 
     def refuse(self, parts: Tokens[tuple[Sequence, Tokens[int]]]) -> None:
-        if any(sequence not in self.sequences for sequence, _ in parts):
-            raise RequestError("the sequence is closed", fix="open another with cache.open()")
-        held = sum(map(len, self.sequences))
-        more = sum(len(new) for _, new in parts)
-        pages = sum(self.pages_for(len(s) + len(new)) - len(s.pages) for s, new in parts)
-        if held + more > self.n_ctx or pages > len(self.free):
-            free = min(self.n_ctx - held, len(self.free) * self.layout.page)
-            others = f", of which {free} are free for a sequence" if len(self.sequences) > len(parts) else ""
-            raise RequestError(
-                f"{held + more} tokens do not fit the context of {self.n_ctx}{others}", fix="raise n_ctx (-c)"
-            )
+        """Raise RequestError where tokens do not fit the context, or their pages the cache."""
+        for sequence, new in parts:
+            if len(sequence) + len(new) > self.n_ctx:
+                what = f"{len(sequence) + len(new)} tokens do not fit the context of {self.n_ctx}"
+                raise RequestError(what, fix="raise n_ctx (-c)")
+        for n, pool in enumerate(self.pools):
+            need = sum(self.need(pool, sequence, sequence.pages[n], len(new)) for sequence, new in parts)
+            if need > pool.room:
+                more, room = sum(len(new) for _, new in parts), pool.room * self.layout.page
+                what = f"{more} more tokens do not fit: the cache has room for {room} beside what its sequences hold"
+                raise RequestError(what, fix="raise n_ctx (-c), or close a sequence")
+
+    def need(self, pool: Pool, sequence: Sequence, pages: list[int], more: int) -> int:
+        """Pages to take for `more` tokens."""
+        copied = more > 0 and len(sequence) % self.layout.page > 0 and pool.is_shared(pages[-1])
+        return self.pages_for(len(sequence) + more) - len(pages) + copied
 
     def pages_for(self, length: int) -> int:
         return -(-length // self.layout.page)
+
+
+def page_keys(tokens: Tokens[int], pages: int, page: int, known: Tokens[bytes] = ()) -> list[bytes]:
+    """Keys of the first `pages` pages of a text that are not among the `known` first ones."""
+    keys, before = [], known[-1] if known else b""
+    for place in range(len(known), pages):
+        part = np.array(tokens[place * page : (place + 1) * page], np.int32)
+        before = hashlib.blake2b(before + part.tobytes(), digest_size=16).digest()
+        keys.append(before)
+    return keys

@@ -112,8 +112,6 @@ def measure(model: Model, case: Case, repeats: int, *, warmup: bool = True) -> R
     random = np.random.default_rng(1)
     sequence = model.cache.open()
     try:
-        for start in range(0, case.depth, model.plan.tokens):
-            feed(model, sequence, draw(random, model, min(model.plan.tokens, case.depth - start)))
         if warmup:
             once(model, sequence, Case(case.prompt, min(1, case.generate), case.depth), random)
         samples = tuple(once(model, sequence, case, random) for _ in range(repeats))
@@ -123,7 +121,9 @@ def measure(model: Model, case: Case, repeats: int, *, warmup: bool = True) -> R
 
 
 def once(model: Model, sequence: Sequence, case: Case, random: np.random.Generator) -> int:
-    """One repetition, in nanoseconds; the sequence is left as it was."""
+    """One repetition after `case.depth` tokens, in nanoseconds. The sequence keeps those, where it can."""
+    while len(sequence) < case.depth:
+        feed(model, sequence, draw(random, model, min(model.plan.tokens, case.depth - len(sequence))))
     ids = draw(random, model, case.tokens)
     row: NDArray[np.float32] = np.empty((1, model.n_vocab), np.float32)
     begin = time.perf_counter_ns()

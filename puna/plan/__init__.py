@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from puna.plan.batch import Batch, Span
-from puna.plan.kv import KVLayout
-from puna.plan.memory import context_length, positive, refuse_too_large, regions, thread_count
+from puna.plan.kv import PAGE, KVGroup, KVLayout
+from puna.plan.memory import context_length, positive, regions, thread_count
 from puna.plan.passes import PASSES, expand, lower
 from puna.plan.plan import Buffer, Plan, Record, make_plan
 from puna.plan.schedule import FREE
 
 __all__ = [
     "FREE",
+    "PAGE",
     "PASSES",
     "Batch",
     "Buffer",
+    "KVGroup",
     "KVLayout",
     "Plan",
     "Record",
@@ -23,7 +25,6 @@ __all__ = [
     "lower",
     "make_plan",
     "positive",
-    "refuse_too_large",
     "regions",
     "thread_count",
 ]

@@ -15,13 +15,14 @@ class Span:
     """The rows of one sequence in a step.
 
     start, count: its rows in the batch.  past: positions it held before this step.
-    pages: int32, the page of the cache that holds each run of `page` positions, this step's included.
+    pages: for each group of layers int32, the page of the cache that holds each run of `page` positions, this step's
+    included; -1 where it is not held any more.
     """
 
     start: int
     count: int
     past: int
-    pages: NDArray[np.int32]
+    pages: tuple[NDArray[np.int32], ...]
 
     @property
     def length(self) -> int:
@@ -34,9 +35,11 @@ class Batch:
     """One step. Rows of all sequences stand together, prefill and decode mixed.
 
     tokens, positions: int32 [T].  spans: the sequences, in row order.  outputs: int32 [R], rows wanting logits.
+    copies: pages to copy before the step, (group, from, to).
     """
 
     tokens: NDArray[np.int32]
     positions: NDArray[np.int32]
     spans: tuple[Span, ...]
     outputs: NDArray[np.int32]
+    copies: tuple[tuple[int, int, int], ...] = ()

@@ -4,43 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
 
+from puna.errors import RequestError
 from puna.graph import Graph
 from puna.quants import by_name
 
-__all__ = ["KVLayout"]
+__all__ = ["PAGE", "KVGroup", "KVLayout"]
 
 PAGE = 64
 
 
 @dataclass(frozen=True)
+class KVGroup:
+    """Layers that keep the same positions, so one page table serves them all.
+
+    window: how many of the latest positions they look at, 0 for all.  pages: that each of the layers has.
+    """
+
+    window: int
+    layers: tuple[int, ...]
+    pages: int
+
+    def first(self, position: int) -> int:
+        """The first position that is looked at from `position`."""
+        return max(0, position - self.window + 1) if self.window else 0
+
+
+@dataclass(frozen=True)
 class KVLayout:
-    """Pages of `page` positions; each layer has `pages` of them for keys and as many for values.
+    """Pages of `page` positions; a layer of a group has `pages` of them for keys and as many for values.
 
     widths: layer -> (key/value heads, key size, value size).  k_type, v_type: names of quantisation types.
+    positions: most that a sequence has, in whole pages.
     """
 
     widths: Mapping[int, tuple[int, int, int]]
     k_type: str
     v_type: str
-    pages: int
+    groups: tuple[KVGroup, ...]
+    positions: int
     page: int = PAGE
 
     @classmethod
-    def of(cls, graph: Graph, n_ctx: int, k_type: str, v_type: str) -> KVLayout:
-        """The layout that holds `n_ctx` positions, over all sequences, for the layers of a graph."""
-        stores = [node for node in graph.nodes if node.op == "kv_store"]
-        widths = {node.attrs["layer"]: node.type.shape for node in stores}
-        return cls(widths, k_type, v_type, -(-n_ctx // PAGE))  # type: ignore[arg-type]  # kv types hold numbers only
+    def of(
+        cls, graph: Graph, n_ctx: int, k_type: str, v_type: str, *, batch: int = 512, parallel: int = 1
+    ) -> KVLayout:
+        """The layout that holds `n_ctx` positions, over all sequences, for the layers of a graph.
 
-    @property
-    def positions(self) -> int:
-        return self.pages * self.page
+        batch: most tokens of a step.  parallel: sequences that layers with a window have room for; a window more is for
+        beginnings that are kept. Raises RequestError for a type whose blocks do not divide a head.
+        """
+        stores = [node for node in graph.nodes if node.op == "kv_store"]
+        widths = {
+            cast(int, node.attrs["layer"]): cast("tuple[int, int, int]", node.type.shape) for node in stores
+        }
+        for place, kind, option in ((1, k_type, "cache_type_k (-ctk)"), (2, v_type, "cache_type_v (-ctv)")):
+            refuse_odd(widths, place, kind, option)
+        whole = -(-n_ctx // PAGE)
+        groups = []
+        for window, layers in sorted(windows_of(graph).items()):
+            held = parallel * (-(-window // PAGE) + 2) + -(-batch // PAGE) + -(-window // PAGE)
+            groups.append(KVGroup(window, tuple(layers), min(whole, held) if window else whole))
+        return cls(widths, k_type, v_type, tuple(groups), whole * PAGE)
+
+    @classmethod
+    def uniform(
+        cls, widths: Mapping[int, tuple[int, int, int]], k_type: str, v_type: str, n_ctx: int
+    ) -> KVLayout:
+        """A layout whose layers all keep all positions."""
+        pages = -(-n_ctx // PAGE)
+        return cls(widths, k_type, v_type, (KVGroup(0, tuple(widths), pages),), pages * PAGE)
+
+    @cached_property
+    def group_of(self) -> Mapping[int, int]:
+        """Layer -> number of its group."""
+        return {layer: n for n, group in enumerate(self.groups) for layer in group.layers}
+
+    def pages(self, layer: int) -> int:
+        """Pages of a layer."""
+        return self.groups[self.group_of[layer]].pages
 
     def row_bytes(self, layer: int) -> tuple[int, int]:
         """Bytes of one position's keys and of its values."""
         heads, key, value = self.widths[layer]
         return by_name(self.k_type).row_bytes(heads * key), by_name(self.v_type).row_bytes(heads * value)
+
+    def layer_bytes(self, layer: int) -> int:
+        """Bytes of all pages of a layer."""
+        return sum(self.row_bytes(layer)) * self.pages(layer) * self.page
 
     @property
     def position_bytes(self) -> int:
@@ -49,4 +102,27 @@ class KVLayout:
 
     @property
     def nbytes(self) -> int:
-        return self.position_bytes * self.positions
+        return sum(self.layer_bytes(layer) for layer in self.widths)
+
+
+def windows_of(graph: Graph) -> dict[int, list[int]]:
+    """Window -> the layers whose keys are read with it; several readers of a layer share the widest."""
+    windows: dict[int, int] = {}
+    for node in graph.nodes:
+        if node.op == "attend":
+            layer, window = cast(int, node.inputs[1].attrs["layer"]), cast(int, node.attrs["window"])
+            known = windows.get(layer)
+            windows[layer] = window if known is None else max(known, window) if known and window else 0
+    found: dict[int, list[int]] = {}
+    for layer, window in windows.items():
+        found.setdefault(window, []).append(layer)
+    return found
+
+
+def refuse_odd(widths: Mapping[int, tuple[int, int, int]], place: int, kind: str, option: str) -> None:
+    """Raise RequestError where heads do not divide into blocks of a type."""
+    block = by_name(kind).block
+    odd = next((shape[place] for shape in widths.values() if shape[place] % block), None)
+    if odd is not None:
+        what = f"heads of {odd} values do not divide into {kind.lower()} blocks of {block}"
+        raise RequestError(what, where=option, fix="use f16")

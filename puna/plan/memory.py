@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from puna.errors import BackendError, RequestError
+from puna.errors import RequestError
 from puna.plan.plan import Plan
-from puna.units import human
 
 __all__ = [
     "DEFAULT_CONTEXT",
     "context_length",
     "positive",
-    "refuse_too_large",
     "regions",
     "thread_count",
 ]
@@ -54,15 +52,3 @@ def regions(plan: Plan, weights: int) -> Mapping[str, int]:
         "kv": plan.kv.nbytes,
         "scratch": plan.scratch,
     }
-
-
-def refuse_too_large(memory: Mapping[str, int], free: int, model: str) -> None:
-    """Raise BackendError when the regions together exceed `free` bytes."""
-    total = sum(memory.values())
-    if total > free:
-        parts = ", ".join(f"{name} {human(count)}" for name, count in memory.items())
-        raise BackendError(
-            f"needs {human(total)} of memory ({parts}), {human(free)} are free",
-            where=model,
-            fix="lower the context (-c), or take a smaller model",
-        )

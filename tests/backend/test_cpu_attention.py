@@ -139,7 +139,7 @@ class Problem:
         longest = max(len(table) for table in tables)
         blocks = -(-longest // BLOCK)
         # The smallest cache that holds the longest text, and the fewest threads that share out so many units.
-        layout = KVLayout({0: (shape.heads_kv, shape.key, shape.value)}, "F32", "F32", longest)
+        layout = KVLayout.uniform({0: (shape.heads_kv, shape.key, shape.value)}, "F32", "F32", longest * PAGE)
         parts = Guarded(parts_bytes(layout, -(-len(items) * shape.heads_kv // 2)) if split else 0)
         counters = np.zeros(len(items) * shape.heads_kv, np.int64)
         row = self.heads * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
@@ -18,7 +19,8 @@ from test_cpu_rig import compiler, load, write_model
 from tiny_model import write_tiny
 
 import puna
-from puna.backends import cpu
+from puna.backends import Description, cpu
+from puna.backends.cpu.backend import CPUBackend
 from puna.errors import BackendError
 from puna.gguf import GGUFFile, Value, ValueType, write
 
@@ -186,9 +188,21 @@ def moe_file(path: Path) -> Path:
     return path
 
 
-def test_a_graph_without_kernels_falls_back_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On auto the reference backend runs what the CPU backend cannot, and a note says why, once."""
+@pytest.fixture
+def without_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU backend that has no kernels for mixtures of experts."""
     monkeypatch.delenv("PUNA_BACKEND", raising=False)
+    describe = CPUBackend.describe
+
+    def lacking(backend: CPUBackend) -> Description:
+        about = describe(backend)
+        return dataclasses.replace(about, ops=about.ops - {"linear_experts", "pick"})
+
+    monkeypatch.setattr(CPUBackend, "describe", lacking)
+
+
+def test_a_graph_without_kernels_falls_back_aloud(tmp_path: Path, without_experts: None) -> None:
+    """On auto the reference backend runs what the CPU backend cannot, and a note says why, once."""
     model = puna.load(moe_file(tmp_path / "moe.gguf"))
     assert model.about.name == "reference"
     said = [note for note in model.notes if "slower" in note]
@@ -198,7 +212,7 @@ def test_a_graph_without_kernels_falls_back_aloud(tmp_path: Path, monkeypatch: p
     assert np.isfinite(model.logits([1, 2])).all()
 
 
-def test_a_graph_without_kernels_is_refused(tmp_path: Path) -> None:
+def test_a_graph_without_kernels_is_refused(tmp_path: Path, without_experts: None) -> None:
     """Asked for by name, the CPU backend says in one line what it lacks, and starts no thread."""
     before = running()
     with pytest.raises(BackendError, match=r"^the cpu backend has no kernel for [a-z_, ]+$"):
@@ -214,3 +228,15 @@ def test_auto_takes_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     model = puna.load(write_model(tmp_path / "m.gguf", "llama", "Q8_0"))
     assert model.about.name == "cpu"
     assert model.notes == ()
+
+
+@pytest.mark.parametrize("repack", [True, False])
+def test_mixtures_of_experts(tmp_path: Path, repack: bool) -> None:
+    """The reference backend's logits, and the same bits for any threads, chunks, and with weights as in the file."""
+    path = moe_file(tmp_path / "moe.gguf")
+    whole = puna.load(path, backend="cpu", threads=1).logits(IDS)
+    want = puna.load(path, backend="reference").logits(IDS)
+    assert np.mean((whole - want) ** 2) <= 1e-3 * np.mean(want**2)
+    for threads, batch in ((1, 1), (2, 7), (3, 64)):
+        model = puna.load(path, backend="cpu", threads=threads, repack=repack)
+        np.testing.assert_array_equal(model.logits(IDS[:64], batch=batch), whole[:64])

@@ -1,19 +1,35 @@
-"""Pages and the sequences that own them."""
+"""Pages and the sequences that own them, against memory that is written as a backend would."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from puna.cache import KVCache, Sequence
+from puna.cache.kv import GONE
 from puna.errors import RequestError
-from puna.plan import KVLayout
+from puna.plan import Batch, KVGroup, KVLayout
+
+PAGE = 64
 
 
 def cache(n_ctx: int = 300) -> KVCache:
-    return KVCache(KVLayout({0: (1, 4, 4)}, "F32", "F32", -(-n_ctx // 64)), n_ctx)
+    return KVCache(KVLayout.uniform({0: (1, 4, 4)}, "F32", "F32", n_ctx), n_ctx)
+
+
+def windowed(n_ctx: int = 1000, window: int = 100, pages: int = 12) -> KVCache:
+    """Layer 0 keeps all positions, layer 1 a window."""
+    whole = -(-n_ctx // PAGE)
+    groups = KVGroup(0, (0,), whole), KVGroup(window, (1,), pages)
+    widths = {0: (1, 4, 4), 1: (1, 4, 4)}
+    return KVCache(KVLayout(widths, "F32", "F32", groups, whole * PAGE), n_ctx)
+
+
+def held(kv: KVCache, sequence: Sequence, tokens: list[int]) -> Batch:
+    return kv.append((sequence, tokens), outputs=[])
 
 
 def test_append_describes_the_step() -> None:
@@ -24,34 +40,49 @@ def test_append_describes_the_step() -> None:
     batch = kv.append((a, [7, 8]), (b, [9]), outputs=[1, 2])
     assert batch.tokens.tolist() == [7, 8, 9]
     assert batch.positions.tolist() == [70, 71, 0]
-    assert [(s.start, s.count, s.past, s.length, len(s.pages)) for s in batch.spans] == [
+    assert [(s.start, s.count, s.past, s.length, len(s.pages[0])) for s in batch.spans] == [
         (0, 2, 70, 72, 2),
         (2, 1, 0, 1, 1),
     ]
-    assert set(a.pages).isdisjoint(b.pages)
+    assert set(a.pages[0]).isdisjoint(b.pages[0])
     assert batch.outputs.dtype == np.int32
+    assert batch.copies == ()
 
 
 def test_overflow_changes_nothing() -> None:
     """A step that does not fit names both numbers and leaves the cache as it was."""
     kv = cache(100)
     a = kv.open()
-    kv.append((a, range(90)), outputs=[])
+    held(kv, a, list(range(90)))
     with pytest.raises(RequestError, match="101 tokens do not fit the context of 100"):
-        kv.append((a, range(11)), outputs=[])
+        held(kv, a, list(range(11)))
     assert len(a) == 90
     assert kv.room(a) == 100
-    kv.append((a, range(10)), outputs=[])
+    with pytest.raises(RequestError, match=r"65 more tokens do not fit.* room for 0 beside"):
+        held(kv, kv.open(), list(range(65)))
+    held(kv, a, list(range(10)))
 
 
 def test_truncate_bounds() -> None:
     """A sequence can only be cut to a length it has."""
     kv = cache()
     a = kv.open()
-    kv.append((a, range(5)), outputs=[])
+    held(kv, a, list(range(5)))
     for length in (-1, 6):
         with pytest.raises(RequestError, match="cannot truncate"):
             kv.truncate(a, length)
+
+
+def test_closed_sequences_are_refused() -> None:
+    """What is closed can neither grow nor be copied."""
+    kv = cache()
+    a = kv.open()
+    kv.close(a)
+    kv.close(a)
+    with pytest.raises(RequestError, match="closed"):
+        held(kv, a, [1])
+    with pytest.raises(RequestError, match="closed"):
+        kv.copy(a)
 
 
 def test_common_prefix() -> None:
@@ -61,31 +92,174 @@ def test_common_prefix() -> None:
     assert [a.common_prefix(ids) for ids in ([], [1, 2], [1, 2, 3, 4], [1, 9, 3], [5])] == [0, 2, 3, 1, 0]
 
 
-def test_random_use_leaks_no_page() -> None:
-    """Against a plain list model: every page has one owner or is free, and lengths and tokens agree."""
-    rng = random.Random(1)
-    kv, model = cache(1000), {}
-    for _ in range(2000):
-        action = rng.choice(["open", "append", "append", "truncate", "close"])
+def test_a_beginning_is_kept_once() -> None:
+    """Ten texts with one beginning of 1,000 tokens hold its 15 full pages once, and say why not more."""
+    kv = cache(4096)
+    system = list(range(1000))
+    texts = []
+    for n in range(10):
+        texts.append(kv.open())
+        found = kv.reuse(texts[-1], [*system, 5000 + n, 1])
+        assert found.count == (960 if n else 0)
+        held(kv, texts[-1], [*system, 5000 + n, 1][found.count :])
+        if n == 1:
+            assert "do not fill a page" in found.reason
+        kv.append((texts[-1], [2]), outputs=[])
+    pages = Counter(page for text in texts for page in text.pages[0])
+    assert sum(count == 10 for count in pages.values()) == 15
+    assert len(pages) == 15 + 10
+
+
+def test_a_closed_text_can_be_taken_up_again() -> None:
+    """Full pages outlive their sequence until their room is needed: the first let go of gives way."""
+    kv = cache(5 * PAGE)
+    first, second = list(range(130)), list(range(1000, 1130))
+    for text in (first, second):
+        sequence = kv.open()
+        held(kv, sequence, text)
+        kv.close(sequence)
+    taken = kv.open()
+    assert kv.reuse(taken, [*first, 7]).count == 128
+    kv.close(taken)
+    long = kv.open()
+    held(kv, long, list(range(2000, 2000 + 3 * PAGE)))  # takes the free page and the second text's
+    kv.close(long)
+    assert kv.reuse(kv.open(), [*second, 7]).count == 0
+    assert kv.reuse(kv.open(), [*first, 7]).count == 128
+
+
+def test_the_last_token_is_left() -> None:
+    """A text that is known whole still computes its last token, whose logits are wanted."""
+    kv = cache()
+    a = kv.open()
+    held(kv, a, list(range(128)))
+    kv.close(a)
+    assert kv.reuse(kv.open(), list(range(128))).count == 64
+    with pytest.raises(RequestError, match="holds 64 tokens already"):
+        kv.reuse(kv.sequences[-1], list(range(128)))
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    """Who goes on within a shared page gets a copy of it; the other keeps the page."""
+    kv = cache()
+    a = kv.open()
+    held(kv, a, list(range(100)))
+    b = kv.copy(a)
+    assert a.pages == b.pages
+    batch = held(kv, b, [500])
+    assert batch.copies == ((0, a.pages[0][1], b.pages[0][1]),)
+    assert a.pages[0][0] == b.pages[0][0]
+    assert held(kv, a, [600]).copies == ()
+
+
+def test_windows_keep_only_what_is_looked_at() -> None:
+    """A layer with a window lets go of pages that it looks back to no more, and takes few in all."""
+    kv = windowed(4096, window=100, pages=6)
+    a = kv.open()
+    for n in range(100):
+        held(kv, a, list(range(40 * n, 40 * n + 40)))
+        assert sum(page != GONE for page in a.pages[1]) <= 4
+    assert a.pages[1].count(GONE) == (3960 - 99) // PAGE
+    assert GONE not in a.pages[0]
+
+
+def test_a_window_that_is_lost() -> None:
+    """Cutting back to where a window's pages are gone leaves nothing; where they are still known, all."""
+    kv = windowed(1000, window=100, pages=12)
+    a = kv.open()
+    for start in range(0, 640, 64):
+        held(kv, a, list(range(start, start + 64)))
+    assert kv.truncate(a, 300) == 300
+    small = windowed(1000, window=100, pages=5)
+    c = small.open()
+    for start in range(0, 640, 64):
+        held(small, c, list(range(start, start + 64)))
+    assert small.truncate(c, 200) == 0
+    assert len(c) == 0
+
+
+class Memory:
+    """What a backend would hold: for each group and page, the token, position and text before it, of each row."""
+
+    def __init__(self, kv: KVCache) -> None:
+        self.kv = kv
+        self.rows = [[[None] * PAGE for _ in range(pool.count)] for pool in kv.pools]
+
+    def run(self, batch: Batch, texts: list[list[int]]) -> None:
+        for group, source, target in batch.copies:
+            self.rows[group][target] = list(self.rows[group][source])
+        for span, text in zip(batch.spans, texts, strict=True):
+            for group, (pages, pool) in enumerate(zip(span.pages, self.kv.pools, strict=True)):
+                for position in range(span.past, span.length):
+                    page = int(pages[position // PAGE])
+                    assert pool.holders[page] == 1, "a shared page is written"
+                    assert pool.keys[page] is None, "a page that others may find is written"
+                    self.rows[group][page][position % PAGE] = hash(tuple(text[: position + 1]))
+
+    def check(self, sequence: Sequence) -> None:
+        """All that the next token looks back to is there."""
+        for group, (pages, layers) in enumerate(zip(sequence.pages, self.kv.layout.groups, strict=True)):
+            for position in range(layers.first(len(sequence)), len(sequence)):
+                row = self.rows[group][pages[position // PAGE]][position % PAGE]
+                assert row == hash(tuple(sequence.tokens[: position + 1]))
+
+
+def accounts(kv: KVCache) -> None:
+    """Every page is free, idle or held, by as many as say so."""
+    for group, pool in enumerate(kv.pools):
+        holders = Counter(page for s in kv.sequences for page in s.pages[group] if page != GONE)
+        assert [holders[page] for page in range(pool.count)] == pool.holders
+        assert sorted([*pool.free, *pool.idle, *holders]) == list(range(pool.count))
+        assert all(pool.keys[page] == key for key, page in pool.known.items())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("make", [cache, windowed])
+def test_random_use(make: type[KVCache], seed: int) -> None:
+    """Against plain lists and a memory: nothing leaks, nothing shared is written, and what is held is what was put."""
+    rng = random.Random(seed)
+    kv = make(1000)
+    memory, model = Memory(kv), dict[Sequence, list[int]]()
+    beginnings = [[rng.randrange(99) for _ in range(400)] for _ in range(3)]
+    for _ in range(600):
+        action = rng.choice(["open", "append", "append", "append", "truncate", "copy", "close", "fail"])
+        sequence = rng.choice(list(model)) if model else None
         if action == "open" and len(model) < 6:
-            model[kv.open()] = []
-        elif action != "open" and model:
-            sequence = rng.choice(list(model))
-            if action == "append":
-                new = [rng.randrange(99) for _ in range(rng.randrange(1, 200))]
-                try:
-                    kv.append((sequence, new), outputs=[])
-                    model[sequence] = model[sequence] + new
-                except RequestError:
-                    assert sum(map(len, model.values())) + len(new) > 1000 or len(new) > 64 * len(kv.free)
-            elif action == "truncate":
-                length = rng.randint(0, len(sequence))
-                kv.truncate(sequence, length)
-                model[sequence] = model[sequence][:length]
+            text = rng.choice(beginnings)[: rng.randrange(1, 400)]
+            sequence = kv.open()
+            found = kv.reuse(sequence, text)
+            assert found.count <= max(0, len(text) - 1)
+            model[sequence] = text[: found.count]
+        elif sequence is not None and action in {"append", "fail"}:
+            known = rng.choice(beginnings)
+            new = (
+                known[len(sequence) :][: rng.randrange(1, 150)]
+                if known[: len(sequence)] == sequence.tokens
+                else []
+            )
+            new = new or [rng.randrange(99) for _ in range(rng.randrange(1, 150))]
+            try:
+                batch = kv.append((sequence, new), outputs=[])
+            except RequestError:
+                assert model[sequence] == sequence.tokens
             else:
-                kv.close(sequence)
-                del model[sequence]
-        owned = [page for sequence in model for page in sequence.pages]
-        assert sorted(owned + kv.free) == list(range(kv.layout.pages))
-        assert all(sequence.tokens == tokens for sequence, tokens in model.items())
+                memory.run(batch, [[*model[sequence], *new]])
+                if action == "fail":
+                    kv.undo(sequence, len(model[sequence]))
+                else:
+                    model[sequence] = model[sequence] + new
+        elif sequence is not None and action == "truncate":
+            length = rng.randint(0, len(sequence))
+            left = kv.truncate(sequence, length)
+            assert left in {0, length}
+            model[sequence] = model[sequence][:left]
+        elif sequence is not None and action == "copy" and len(model) < 6:
+            model[kv.copy(sequence)] = list(model[sequence])
+        elif sequence is not None and action == "close":
+            kv.close(sequence)
+            del model[sequence]
+        accounts(kv)
+        for sequence, tokens in model.items():
+            assert sequence.tokens == tokens
+            memory.check(sequence)
     assert kv.sequences == list(model)

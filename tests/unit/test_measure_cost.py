@@ -86,7 +86,7 @@ def test_experts_are_read_once_each() -> None:
     ids = make("top", make("linear", x, make("weight", tensor="r", dtype="F32", shape=(8, 32))), k=2)
     weight = make("weight", tensor="w", dtype="Q8_0", shape=(8, 64, 32))
     node = make("linear_experts", x, weight, ids)
-    plan = Plan(Graph(node), (), {}, 16, 16, 0, 0, KVLayout({}, "F32", "F32", 1))
+    plan = Plan(Graph(node), (), {}, 16, 16, 0, 0, KVLayout.uniform({}, "F32", "F32", 64))
     costs = [record_cost(plan, Record((node,), 0, 0), [(0, count)], 1) for count in (1, 3, 16)]
     assert [cost.weights for cost in costs] == [n * 64 * 34 for n in (2, 6, 8)]
     assert [cost.ops for cost in costs] == [2 * n * 64 * 32 for n in (2, 6, 32)]

@@ -17,7 +17,7 @@ def weight(name: str, *shape: int) -> Node:
 
 
 def norm(x: Node, name: str) -> Node:
-    return make("rms_norm", x, eps=1e-5) * weight(f"{name}.weight", 8)
+    return make("normalize", x, kind="rms", eps=1e-5) * weight(f"{name}.weight", 8)
 
 
 def decoder(layers: int = 2) -> Graph:
@@ -35,7 +35,7 @@ def decoder(layers: int = 2) -> Graph:
         )
         x = x + make("linear", y, weight(f"{i}.o", 8, 8))
         y = norm(x, f"{i}.ffn_norm")
-        gate = make("silu", make("linear", y, weight(f"{i}.gate", 16, 8)))
+        gate = make("act", make("linear", y, weight(f"{i}.gate", 16, 8)), kind="silu")
         x = x + make("linear", gate * make("linear", y, weight(f"{i}.up", 16, 8)), weight(f"{i}.down", 8, 16))
     return Graph(make("linear", norm(make("select", x), "output_norm"), weight("token_embd.weight", 50, 8)))
 
@@ -60,10 +60,10 @@ def test_every_pass_keeps_the_spec() -> None:
 def test_passes_fuse() -> None:
     """Norms and gates become one node each, and equal weights one node."""
     before, after = counts(decoder()), counts(lower(decoder(), ALL_OPS))
-    assert after["norm"] == before["rms_norm"] == 5
-    assert after["gated"] == before["silu"] == 2
-    assert "rms_norm" not in after
-    assert "silu" not in after
+    assert after["norm"] == before["normalize"] == 5
+    assert after["gated"] == before["act"] == 2
+    assert "normalize" not in after
+    assert "act" not in after
     assert len(lower(decoder(), ALL_OPS).weights) == 20
 
 
@@ -77,8 +77,8 @@ def test_select_moves_above_the_last_feed_forward() -> None:
     """Only the last layer's row-wise operations narrow to R; everything that feeds the cache stays at T."""
     graph = select_early(decoder(layers=3))
     check(graph)
-    wide = [n for n in graph.nodes if n.op == "silu" and n.type.shape[0] == "T"]
-    narrow = [n for n in graph.nodes if n.op == "silu" and n.type.shape[0] == "R"]
+    wide = [n for n in graph.nodes if n.op == "act" and n.type.shape[0] == "T"]
+    narrow = [n for n in graph.nodes if n.op == "act" and n.type.shape[0] == "R"]
     assert (len(wide), len(narrow)) == (2, 1)
     stores = [n for n in graph.nodes if n.op == "kv_store"]
     assert len(stores) == 3
@@ -86,7 +86,7 @@ def test_select_moves_above_the_last_feed_forward() -> None:
 
 
 ROW_OPS = frozenset(
-    {"embed", "norm", "rms_norm", "rope", "kv_store", "gated", "silu", "mul", "add", "select"}
+    {"embed", "norm", "normalize", "rope", "kv_store", "gated", "act", "mul", "add", "select"}
 )
 
 
@@ -186,8 +186,8 @@ def test_kv_bytes() -> None:
 
 def test_rule_of_thumb_for_kv() -> None:
     """A 70B of 80 layers with 8 heads of 128 takes 640 MiB at 2048 in f16; a 7B with 32 full layers 1 GiB."""
-    big = KVLayout(dict.fromkeys(range(80), (8, 128, 128)), "F16", "F16", 2048 // 64)
-    small = KVLayout(dict.fromkeys(range(32), (32, 128, 128)), "F16", "F16", 2048 // 64)
+    big = KVLayout.uniform(dict.fromkeys(range(80), (8, 128, 128)), "F16", "F16", 2048)
+    small = KVLayout.uniform(dict.fromkeys(range(32), (32, 128, 128)), "F16", "F16", 2048)
     assert (big.nbytes, small.nbytes) == (640 << 20, 1 << 30)
 
 

@@ -11,6 +11,7 @@ from puna.backends.base import Backend, Description, free_memory
 from puna.backends.cpu.codecache import CodeCache, default_folder
 from puna.backends.cpu.compiler import Compiler
 from puna.backends.cpu.kernels.attention import Shape, attend_scratch, parts_bytes
+from puna.backends.cpu.kernels.experts import list_bytes
 from puna.backends.cpu.kernels.linear import many_scratch
 from puna.backends.cpu.kernels.rows import EMITTERS
 from puna.backends.cpu.memory import ALIGN
@@ -30,6 +31,8 @@ from puna.settings import Settings
 
 __all__ = ["CPUBackend", "create"]
 
+QUANTISED = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL")  # types for keys and values
+
 
 class CPUBackend(Backend[Weights, Program]):
     """LLVM code for the processor at hand."""
@@ -46,9 +49,9 @@ class CPUBackend(Backend[Weights, Program]):
             name="cpu",
             device=f"{target.cpu} ({target.dot}), {self.threads} thread{'s' * (self.threads > 1)}",
             free=free_memory(),
-            ops=frozenset({*EMITTERS, "linear", "attend"}),
+            ops=frozenset({*EMITTERS, "linear", "linear_experts", "attend"}),
             row_ops=frozenset(EMITTERS),
-            kv_types=("F16", "F32", "BF16"),
+            kv_types=("F16", "F32", "BF16", *QUANTISED),
             notes=()
             if self.repack
             else ("weights stay in the mapped file: slower, for models larger than memory",),
@@ -58,14 +61,16 @@ class CPUBackend(Backend[Weights, Program]):
         return sum(weight_bytes(graph, node, self.repack, mapped) for node in graph.weights)
 
     def scratch(self, nodes: tuple[Node, ...], tokens: int, rows: int, kv: KVLayout) -> int:
-        each = sum(-(-self.need(node) // ALIGN) * ALIGN for node in nodes)
+        each = sum(-(-self.need(node, tokens) // ALIGN) * ALIGN for node in nodes)
         return each * self.threads + parts_bytes(kv, self.threads)
 
-    def need(self, node: Node) -> int:
-        """Bytes that one thread wants for a node."""
-        if node.op == "linear":
-            kind, k = node.inputs[1].type.dtype, cast(int, node.inputs[1].type.shape[1])
-            return 0 if by_name(kind).is_float else many_scratch(Panel(kind), k, self.compiler.target.tile[0])
+    def need(self, node: Node, tokens: int) -> int:
+        """Bytes that one thread wants for a node in a step of `tokens`."""
+        if node.op in {"linear", "linear_experts"}:
+            kind, k = node.inputs[1].type.dtype, cast(int, node.inputs[1].type.shape[-1])
+            slots = list_bytes(tokens * cast(int, node.type.shape[1])) if node.op == "linear_experts" else 0
+            width = self.compiler.target.tile[0]
+            return slots + (0 if by_name(kind).is_float else many_scratch(Panel(kind), k, width))
         if node.op == "attend":
             value = cast(int, node.type.shape[2])
             return attend_scratch(Shape(1, 1, 1, value, "F32", "F32", 1.0, 0, 0.0), QUERIES)

@@ -151,5 +151,7 @@ def gist(value: Any) -> str:
             return str(getattr(value, attribute))
     if isinstance(value, tuple):
         return "+".join(map(gist, value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
     is_record = is_dataclass(value) and not isinstance(value, type)
-    return ",".join(map(str, astuple(value))) if is_record else str(value)
+    return ",".join(map(gist, astuple(value))) if is_record else str(value)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.backends.base import copy_pages
 from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Compiler, Spec
 from puna.backends.cpu.kernels.attention import (
@@ -21,6 +22,7 @@ from puna.backends.cpu.kernels.attention import (
     split_units,
 )
 from puna.backends.cpu.kernels.direct import direct, float_direct
+from puna.backends.cpu.kernels.experts import by_expert, by_slot, by_slot_direct, list_bytes
 from puna.backends.cpu.kernels.floats import float_linear
 from puna.backends.cpu.kernels.linear import few, many
 from puna.backends.cpu.kernels.rows import Operand, RowOp, rows
@@ -28,7 +30,7 @@ from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import ROWS, Panel
 from puna.backends.cpu.tables import Tables
 from puna.backends.cpu.threads import Team
-from puna.backends.cpu.upload import Weights
+from puna.backends.cpu.upload import Weights, matrix_bytes
 from puna.graph import Node
 from puna.plan import Batch, Plan, Record
 from puna.plan.plan import BYTES
@@ -40,6 +42,7 @@ FEW = 8  # most tokens for which weights are unpacked in registers
 QUERIES = 6  # queries of a tile of attention
 AHEAD = 256 << 10  # most bytes that a waiting thread asks for
 MOST_READY = 64  # sizes of steps whose records are kept
+EXPERT_CLAIMS = 4  # by which an expert's matrix is shared out
 CHUNK = 1 << 20  # most bytes of weights that a thread claims at a time
 
 
@@ -51,6 +54,8 @@ class Call:
     dim: str
     spec: Spec | None = None
     weight: Node | None = None
+    used: int = 0  # experts that a token chooses
+    sharing: int = 1  # choices that read the same activations
     shape: Shape | None = None
     logits: int | None = None  # which argument is the address of the logits
 
@@ -67,7 +72,9 @@ class Program:
         self.team = Team(compiler, threads, self.scratch[: len(self.scratch) - parts])
         self.compute = allocate(plan.compute)
         self.cache = {
-            layer: tuple(allocate(width * plan.kv.positions) for width in plan.kv.row_bytes(layer))
+            layer: tuple(
+                allocate(width * plan.kv.pages(layer) * plan.kv.page) for width in plan.kv.row_bytes(layer)
+            )
             for layer in plan.kv.widths
         }
         self.tables = Tables(plan, self.weights)
@@ -81,8 +88,10 @@ class Program:
         self.records[:, 1] = self.args.ctypes.data + np.arange(len(self.calls)) * width * 8
         self.records[:, 5] = ends(plan)
         self.linears = {
-            dim: [i for i, c in enumerate(self.calls) if c.weight and c.dim == dim] for dim in "TR"
+            dim: [i for i, c in enumerate(self.calls) if c.weight and c.dim == dim and not c.used]
+            for dim in "TR"
         }
+        self.experts = [(i, c.used) for i, c in enumerate(self.calls) if c.used]
         self.attends = [i for i, c in enumerate(self.calls) if c.shape]
         self.heads = np.array([c.shape.heads_kv for c in self.calls if c.shape], np.int64)
         self.logits = [(i, c.logits) for i, c in enumerate(self.calls) if c.logits is not None]
@@ -92,6 +101,8 @@ class Program:
         node = record.nodes[0]
         if node.op == "linear":
             return self.linear_call(node)
+        if node.op == "linear_experts":
+            return self.experts_call(node)
         return self.attend_call(node) if node.op == "attend" else self.rows_call(record)
 
     def address(self, node: Node) -> int:
@@ -104,20 +115,35 @@ class Program:
     def linear_call(self, node: Node) -> Call:
         x, weight = node.inputs
         count, k = cast("tuple[int, int]", weight.type.shape)
-        quant = by_name(weight.type.dtype)
-        panel_bytes = (
-            quant.row_bytes(k) if not self.repack else 0 if quant.is_float else Panel(quant.name).nbytes(k)
-        )
         places = [self.address(weight), self.address(x), self.address(node)]
-        args = [*places, count, k, panel_bytes, row_bytes(x), row_bytes(node), 0]
+        args = [*places, count, k, self.panel_bytes(weight), row_bytes(x), row_bytes(node), 0]
         logits = 2 if self.plan.buffers[node].offset is None else None
         return Call(args, str(node.type.shape[0]), weight=weight, logits=logits)
 
+    def panel_bytes(self, weight: Node) -> int:
+        """Bytes of 16 rows of a matrix in panels, or of one row in the file's form."""
+        kind, k = weight.type.dtype, cast(int, weight.type.shape[-1])
+        return matrix_bytes(kind, ROWS, k) if self.repack else by_name(kind).row_bytes(k)
+
+    def experts_call(self, node: Node) -> Call:
+        x, weight, ids = node.inputs
+        count, k = cast("tuple[int, int]", weight.type.shape[1:])
+        used, panel = cast(int, ids.type.shape[1]), self.panel_bytes(weight)
+        expert = matrix_bytes(weight.type.dtype, count, k) if self.repack else count * panel
+        sharing = used if len(x.type.shape) == 2 else 1
+        x_stride = row_bytes(x) * sharing // used
+        places = [self.address(n) for n in (weight, x, node, ids)]
+        args = [*places, count, k, panel, expert, x_stride, row_bytes(node) // used, 0]
+        args.append(list_bytes(self.plan.tokens * used))
+        return Call(args, str(node.type.shape[0]), weight=weight, used=used, sharing=sharing)
+
     def attend_call(self, node: Node) -> Call:
         q, kv = node.inputs[:2]
-        keys, values = self.cache[cast(int, kv.attrs["layer"])]
+        layer = cast(int, kv.attrs["layer"])
+        keys, values = self.cache[layer]
         args = [self.address(q), row_bytes(q), self.address(node), row_bytes(node)]
-        args += [keys.ctypes.data, values.ctypes.data, self.tables.items.ctypes.data]
+        items = self.tables.groups[self.plan.kv.group_of[layer]].items
+        args += [keys.ctypes.data, values.ctypes.data, items.ctypes.data]
         sinks = self.address(node.inputs[2]) if len(node.inputs) > 2 else 0
         args += [self.parts.ctypes.data, 0, self.counters.ctypes.data, self.tables.slopes_of(node), sinks]
         return Call(args, "T", shape=shape_of(node, self.plan))
@@ -140,6 +166,8 @@ class Program:
             tile = QUERIES if mode == "prefill" else min(QUERIES, call.shape.group)
             return Spec.of(attend_split if mode == "split" else attend, shape=call.shape, tile=tile)
         assert call.weight is not None
+        if call.used:
+            return self.experts_spec(call, count)
         kind, tile = call.weight.type.dtype, min(4, max(1, count))
         if by_name(kind).is_float:
             return Spec.of(float_linear if self.repack else float_direct, kind=kind, tile=tile)
@@ -150,6 +178,14 @@ class Program:
         width, tile = self.compiler.target.tile
         return Spec.of(many, panel=Panel(kind), width=width, tile=tile)
 
+    def experts_spec(self, call: Call, count: int) -> Spec:
+        assert call.weight is not None
+        how = {"kind": call.weight.type.dtype, "sharing": call.sharing}
+        if not self.repack:
+            return Spec.of(by_slot_direct, **how)
+        width, tile = self.compiler.target.tile
+        return Spec.of(by_slot, **how) if count == 1 else Spec.of(by_expert, **how, width=width, tile=tile)
+
     def units(self, call: Call, count: int) -> tuple[int, int]:
         """Units of work and how many a thread claims at a time."""
         if call.spec:
@@ -157,14 +193,31 @@ class Program:
         if call.shape or count == 0:
             return 0, 1  # attention's follow from the step
         assert call.weight is not None
+        if call.used:
+            return self.experts_units(call, count)
         panels = -(-call.args[3] // ROWS)
         panel_bytes = ROWS * by_name(call.weight.type.dtype).row_bytes(call.args[4])
         if count > FEW and self.repack and not by_name(call.weight.type.dtype).is_float:
             return -(-panels // self.compiler.target.tile[0]), 1
-        # Equal shares of whole panels: each claim begins with cold memory, so a small matrix is claimed once a thread.
+        return panels, self.grain(panels, panel_bytes)
+
+    def experts_units(self, call: Call, count: int) -> tuple[int, int]:
+        assert call.weight is not None
+        panels, experts = -(-call.args[4] // ROWS), cast(int, call.weight.type.shape[0])
+        if count == 1 or not self.repack:
+            units = count * call.used * panels
+            return units, self.grain(units, ROWS * by_name(call.weight.type.dtype).row_bytes(call.args[5]))
+        runs = -(-panels // self.compiler.target.tile[0])
+        return experts * runs, -(-runs // EXPERT_CLAIMS)
+
+    def grain(self, panels: int, panel_bytes: int) -> int:
+        """Panels that a thread claims at a time.
+
+        Equal shares: each claim begins with cold memory, so a small matrix is claimed once a thread.
+        """
         share = -(-panels // self.team.threads)
         pieces = -(-share * panel_bytes // CHUNK)
-        return panels, max(1, -(-share // pieces))
+        return max(1, -(-share // pieces))
 
     def mode(self, batch: Batch) -> str:
         """How attention shares out its work: "prefill", or for single rows "decode", or "split" over a long past."""
@@ -184,7 +237,7 @@ class Program:
         found, following = np.zeros((len(self.calls), 2), np.int64), (0, 0)
         for i in reversed(range(len(self.calls))):
             found[i], call = following, self.calls[i]
-            if call.weight is not None and 0 < sizes[call.dim] <= FEW and self.repack:
+            if call.weight is not None and not call.used and 0 < sizes[call.dim] <= FEW and self.repack:
                 chunk = int(grains[i]) * call.args[5]
                 following = call.args[0] + chunk, min(chunk, AHEAD)
         return found
@@ -208,6 +261,7 @@ class Program:
     def run(self, batch: Batch, logits: NDArray[np.float32]) -> None:
         tokens, count = len(batch.tokens), len(batch.outputs)
         mode = self.mode(batch)
+        copy_pages(self.plan.kv, self.cache, batch.copies)
         ready = self.prepare(tokens, count, mode)
         self.records[:, [0, 2, 3, 6, 7]] = ready
         items = self.tables.fill(batch, mode != "prefill")
@@ -219,6 +273,8 @@ class Program:
         self.args[self.attends, 8] = blocks
         self.records[self.attends, 2] = items * self.heads * blocks
         self.args[self.linears["T"], 8], self.args[self.linears["R"], 8] = tokens, count
+        for i, used in self.experts:
+            self.args[i, 10] = (tokens if self.calls[i].dim == "T" else count) * used
         for i, argument in self.logits:
             self.args[i, argument] = logits.ctypes.data
         self.team.run(self.records.ctypes.data, len(self.calls))
@@ -263,7 +319,7 @@ class RowsBuilder:
         attrs = tuple(
             (key, value)
             for key, value in node.attrs.items()
-            if key not in {"layer", "length", "by"} or node.op == "scale"
+            if key not in {"layer", "length", "by", "offset"} or node.op in {"scale", "shift"}
         )
         if node.op == "embed":
             raw = self.program.raw[cast(str, node.inputs[0].attrs["tensor"])]
@@ -305,4 +361,5 @@ def shape_of(node: Node, plan: Plan) -> Shape:
     group = cast(int, node.type.shape[1]) // heads
     scale, window, softcap = (cast(Any, node.attrs[n]) for n in ("scale", "window", "softcap"))
     kinds, alibi = (plan.kv.k_type, plan.kv.v_type), bool(node.attrs["alibi"])
-    return Shape(heads, group, key, value, *kinds, scale, window, softcap, alibi, len(node.inputs) > 2)
+    extras = alibi, len(node.inputs) > 2, bool(node.attrs.get("chunked"))
+    return Shape(heads, group, key, value, *kinds, scale, window, softcap, *extras)

@@ -18,20 +18,48 @@ __all__ = ["Tables"]
 ITEM_ROWS = 8  # rows of a prefill that attention takes as one item
 
 
+class GroupTables:
+    """What a group of layers is given. slots: int64, page * PAGE + offset of each row.  items: attention's."""
+
+    def __init__(self, tokens: int) -> None:
+        self.slots = allocate(tokens * 8).view(np.int64)
+        self.pages = allocate(0).view(np.int32)
+        # Every row its own sequence is the worst case, and one more for the rest of each.
+        self.items = allocate(tokens * ITEM_BYTES).view(np.int64).reshape(-1, ITEM_BYTES // 8)
+
+    def fill(self, batch: Batch, group: int, page: int, most: int) -> int:
+        """Cut each sequence's rows into items of at most `most`; write slots and page tables. Gives the items."""
+        tables = [span.pages[group] for span in batch.spans]
+        needed = sum(map(len, tables))
+        if needed > len(self.pages):
+            self.pages = allocate(2 * needed * 4).view(np.int32)
+        at = item = 0
+        for span, pages in zip(batch.spans, tables, strict=True):
+            self.pages[at : at + len(pages)] = pages
+            address = self.pages.ctypes.data + 4 * at
+            at += len(pages)
+            rows = np.arange(span.past, span.length)
+            self.slots[span.start : span.start + span.count] = (
+                pages[rows // page].astype(np.int64) * page + rows % page
+            )
+            for first in range(0, span.count, most):
+                size = min(most, span.count - first)
+                self.items[item] = span.start + first, size, span.past + first, address
+                item += 1
+        return item
+
+
 class Tables:
-    """Filled before each step. tokens, positions, outputs: int32.  slots: int64, page * PAGE + offset of each row."""
+    """Filled before each step. tokens, positions, outputs: int32.  groups: of layers."""
 
     def __init__(self, plan: Plan, weights: Mapping[str, NDArray[Any]]) -> None:
         self.plan = plan
         self.tokens, self.positions, self.outputs = (
             allocate(count * 4).view(np.int32) for count in (plan.tokens, plan.tokens, plan.rows)
         )
-        self.slots = allocate(plan.tokens * 8).view(np.int64)
-        self.pages = allocate(0).view(np.int32)
-        # Every row its own sequence is the worst case, and one more for the rest of each.
-        self.items = allocate(plan.tokens * ITEM_BYTES).view(np.int64).reshape(-1, ITEM_BYTES // 8)
+        self.groups = [GroupTables(plan.tokens) for _ in plan.kv.groups]
         self.angles: dict[tuple[Rope, str], tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
-        self.tempers: dict[tuple[int, float], NDArray[np.float32]] = {}
+        self.tempers: dict[tuple[int, float, int], NDArray[np.float32]] = {}
         self.slopes: dict[tuple[int, float], NDArray[np.float32]] = {}
         for node in plan.graph.nodes:
             if node.op == "rope" and angle_key(node) not in self.angles:
@@ -45,11 +73,13 @@ class Tables:
     def addresses(self, node: Node) -> tuple[int, ...]:
         """The tables that a row operation reads."""
         if node.op == "embed":
-            return (self.tokens.ctypes.data,)
+            ids = self.positions if node.inputs[1].op == "positions" else self.tokens
+            return (ids.ctypes.data,)
         if node.op == "select":
             return (self.outputs.ctypes.data,)
         if node.op == "kv_store":
-            return (self.slots.ctypes.data,)
+            group = self.plan.kv.group_of[cast(int, node.attrs["layer"])]
+            return (self.groups[group].slots.ctypes.data,)
         if node.op == "rope":
             return (self.angles[angle_key(node)][1].ctypes.data,)
         return (self.tempers[temper_key(node)].ctypes.data,) if node.op == "temper" else ()
@@ -74,30 +104,10 @@ class Tables:
             table[:count, :half], table[:count, half:] = np.cos(theta), np.sin(theta)
             if rule.magnitude != 1.0:
                 table[:count] *= np.float32(rule.magnitude)
-        for (length, by), factors in self.tempers.items():
-            factors[:count] = 1.0 + by * np.log1p(np.floor(batch.positions / length))
-        return self.fill_items(batch, 1 if decode else ITEM_ROWS)
-
-    def fill_items(self, batch: Batch, most: int) -> int:
-        """Cut each sequence's rows into items of at most `most`; write slots and page tables."""
-        page = self.plan.kv.page
-        needed = sum(len(span.pages) for span in batch.spans)
-        if needed > len(self.pages):
-            self.pages = allocate(2 * needed * 4).view(np.int32)
-        at = item = 0
-        for span in batch.spans:
-            self.pages[at : at + len(span.pages)] = span.pages
-            address = self.pages.ctypes.data + 4 * at
-            at += len(span.pages)
-            rows = np.arange(span.past, span.length)
-            self.slots[span.start : span.start + span.count] = (
-                span.pages[rows // page].astype(np.int64) * page + rows % page
-            )
-            for first in range(0, span.count, most):
-                size = min(most, span.count - first)
-                self.items[item] = span.start + first, size, span.past + first, address
-                item += 1
-        return item
+        for (length, by, offset), factors in self.tempers.items():
+            factors[:count] = 1.0 + by * np.log1p(np.floor((batch.positions + offset) / length))
+        most, page = 1 if decode else ITEM_ROWS, self.plan.kv.page
+        return max((group.fill(batch, n, page, most) for n, group in enumerate(self.groups)), default=0)
 
 
 def angle_key(node: Node) -> tuple[Rope, str]:
@@ -105,5 +115,6 @@ def angle_key(node: Node) -> tuple[Rope, str]:
     return cast(Rope, node.attrs["rope"]), factors
 
 
-def temper_key(node: Node) -> tuple[int, float]:
-    return cast(int, node.attrs["length"]), cast(float, node.attrs["by"])
+def temper_key(node: Node) -> tuple[int, float, int]:
+    offset = cast(int, node.attrs.get("offset", 0))
+    return cast(int, node.attrs["length"]), cast(float, node.attrs["by"]), offset

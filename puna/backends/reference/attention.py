@@ -30,17 +30,21 @@ def scratch_bytes(node: Node, layout: KVLayout, tokens: int) -> int:
 
 def kv_store(step: Step, node: Node, out: None, k: Array, v: Array) -> None:
     """Write this step's keys [T, heads, key] and values [T, heads, value] at their positions."""
-    types = step.layout.k_type, step.layout.v_type
-    for cache, kind, rows in zip(step.cache[cast(int, node.attrs["layer"])], types, (k, v), strict=True):
+    types, layer = (step.layout.k_type, step.layout.v_type), cast(int, node.attrs["layer"])
+    group = step.layout.group_of[layer]
+    for cache, kind, rows in zip(step.cache[layer], types, (k, v), strict=True):
         packed = quantize(by_name(kind), rows.reshape(len(rows), -1))
         for span in step.batch.spans:
-            slots = slots_of(span, step.layout.page, span.past)
+            slots = slots_of(span, group, step.layout.page, span.past)
             cache[slots] = packed[span.start : span.start + span.count]
 
 
-def slots_of(span: Span, page: int, first: int) -> Array | slice:
-    """Rows of the cache that hold positions `first` up to the span's length; a slice where they adjoin."""
-    pages = span.pages[first // page : -(-span.length // page)]
+def slots_of(span: Span, group: int, page: int, first: int) -> Array | slice:
+    """Rows of a layer's cache that hold positions `first` up to the span's length; a slice where they adjoin.
+
+    group: the layer's.
+    """
+    pages = span.pages[group][first // page : -(-span.length // page)]
     offset = first % page
     count = span.length - first
     if bool((np.diff(pages) == 1).all()):
@@ -53,11 +57,10 @@ def slots_of(span: Span, page: int, first: int) -> Array | slice:
 def attend(step: Step, node: Node, out: Array, q: Array, kv: None, sinks: Array | None = None) -> None:
     """softmax(scale * q @ k.T) @ v for q [T, heads, key], over each sequence's own cache; sinks: [heads]."""
     layer = cast(int, node.inputs[1].attrs["layer"])
-    window = cast(int, node.attrs["window"])
     heads, key, value = step.layout.widths[layer]
     for span in step.batch.spans:
-        first = max(0, span.past - window + 1) if window else 0
-        slots = slots_of(span, step.layout.page, first)
+        first = oldest(node, span.past)
+        slots = slots_of(span, step.layout.group_of[layer], step.layout.page, first)
         length = span.length - first
         sizes = (length * heads * key, length * heads * value)
         places = step.scratch[: sizes[0]], step.scratch[sizes[0] : sum(sizes)]
@@ -74,6 +77,16 @@ def attend(step: Step, node: Node, out: Array, q: Array, kv: None, sinks: Array 
             stop = min(start + block, span.start + span.count)
             positions = step.batch.positions[start:stop] - first
             out[start:stop] = attend_block(node, q[start:stop], k, v, positions, rest, sinks)
+
+
+def oldest(node: Node, position: Any) -> Any:
+    """The first position that a query at `position` sees. Positions may count from any that begins a chunk."""
+    window = cast(int, node.attrs["window"])
+    if not window:
+        return 0
+    if node.attrs.get("chunked"):
+        return position - position % window
+    return np.maximum(0, position - window + 1)
 
 
 def attend_block(
@@ -93,10 +106,10 @@ def attend_block(
         scores /= np.float32(cap)
         np.tanh(scores, out=scores)
         scores *= np.float32(cap)
-    past, window = np.arange(length), cast(int, node.attrs["window"])
+    past = np.arange(length)
     hidden = past > positions[:, None]
-    if window:
-        hidden |= past <= positions[:, None] - window
+    if node.attrs["window"]:
+        hidden |= past < oldest(node, positions)[:, None]
     by_head = scores.reshape(heads, n, length)
     if node.attrs["alibi"]:
         slope = np.array(slopes(heads, cast(float, node.attrs["alibi"])), np.float32)

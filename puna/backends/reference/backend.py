@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.base import Backend, Description, free_memory
+from puna.backends.base import Backend, Description, copy_pages, free_memory
 from puna.backends.reference.attention import scratch_bytes
 from puna.backends.reference.kernels import KERNELS
 from puna.backends.reference.step import Step
@@ -19,16 +21,18 @@ from puna.plan import Batch, KVLayout, Plan
 from puna.progress import Progress
 from puna.quants import by_name, dequantize
 
-__all__ = ["ReferenceBackend", "create"]
+__all__ = ["Observer", "ReferenceBackend", "create"]
 
 Weights = dict[str, NDArray[Any]]
+# Told of each matrix product before it is computed: the weight's node, x, and where it has experts their ids.
+Observer = Callable[..., None]
+PRODUCTS = frozenset({"linear", "linear_experts"})
 # A temporary of the operand's size, which NumPy takes while it works.
 TEMPORARIES = {
-    "gated": 3,
-    "gelu": 3,
-    "silu": 2,
-    "rms_norm": 1,
-    "norm": 1,
+    "act": 4,
+    "gated": 4,
+    "normalize": 2,
+    "norm": 2,
     "rope": 2,
     "softmax": 1,
     "softcap": 1,
@@ -69,6 +73,20 @@ class ReferenceBackend(Backend[Weights, Program]):
 
         self.pools = ThreadpoolController().select(user_api="blas")
         self.threads = threads
+        self.observer: Observer | None = None
+
+    @contextmanager
+    def observed(self, observer: Observer) -> Iterator[None]:
+        """While it lasts, `observer(weight, x)`, or `observer(weight, x, ids)`, is called for each matrix product.
+
+        weight: its node, which names the tensor.  x: float32 [.., k], [rows, k] or [rows, used, k] for experts;
+        to be left as it is, and good during the call alone.  ids: int32 [rows, used].
+        """
+        self.observer = observer
+        try:
+            yield
+        finally:
+            self.observer = None
 
     def describe(self) -> Description:
         infos = self.pools.info()
@@ -110,7 +128,8 @@ class ReferenceBackend(Backend[Weights, Program]):
             name = cast(str, node.attrs["tensor"])
             raw = source.data(name)
             packed = only_gathered(graph, node)
-            weights[name] = raw if packed else dequantize(by_name(node.type.dtype), raw)
+            shape = cast("tuple[int, ...]", node.type.shape)  # a file drops leading ones
+            weights[name] = raw if packed else dequantize(by_name(node.type.dtype), raw).reshape(shape)
             if not packed and node.type.dtype != "F32":
                 source.drop(name)
             if progress:
@@ -120,18 +139,13 @@ class ReferenceBackend(Backend[Weights, Program]):
         return weights
 
     def compile(self, plan: Plan, weights: Weights) -> Program:
-        cache = {
-            layer: cast(
-                "tuple[NDArray[np.uint8], NDArray[np.uint8]]",
-                tuple(np.zeros((plan.kv.positions, width), np.uint8) for width in plan.kv.row_bytes(layer)),
-            )
-            for layer in plan.kv.widths
-        }
+        cache = {layer: kv_memory(plan.kv, layer) for layer in plan.kv.widths}
         compute, scratch = np.zeros(plan.compute, np.uint8), np.zeros(plan.scratch // 4, np.float32)
         return Program(plan, weights, compute, scratch, cache)
 
     def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
         plan = program.plan
+        copy_pages(plan.kv, program.cache, batch.copies)
         step = Step(batch, plan.kv, program.cache, program.scratch)
         buffers = program.buffers(len(batch.tokens), len(batch.outputs))
 
@@ -140,6 +154,8 @@ class ReferenceBackend(Backend[Weights, Program]):
                 return program.weights[cast(str, node.attrs["tensor"])]
             if node.op == "tokens":
                 return batch.tokens
+            if node.op == "positions":
+                return batch.positions
             if node.op == "kv_store":
                 return None
             return buffers.get(node, logits)
@@ -147,7 +163,18 @@ class ReferenceBackend(Backend[Weights, Program]):
         with self.pools.limit(limits=self.threads):
             for record in plan.records:
                 for node in record.nodes:
-                    KERNELS[node.op](step, node, operand(node), *map(operand, node.inputs))
+                    inputs = [operand(n) for n in node.inputs]
+                    if self.observer and node.op in PRODUCTS:
+                        x, _, *ids = inputs
+                        self.observer(node.inputs[1], x, *ids)
+                    KERNELS[node.op](step, node, operand(node), *inputs)
+
+
+def kv_memory(layout: KVLayout, layer: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Keys and values of a layer: uint8 [positions, row bytes] each."""
+    positions = layout.pages(layer) * layout.page
+    keys, values = (np.zeros((positions, width), np.uint8) for width in layout.row_bytes(layer))
+    return keys, values
 
 
 def only_gathered(graph: Graph, node: Node) -> bool:

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from puna.backends.cpu.kernels.kv import COLUMNS, key_columns, page_bytes, value_parts
 from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
-from puna.backends.cpu.verbs import exp, fma, load_floats, max_lanes, maximum, sum_lanes, tanh
+from puna.backends.cpu.verbs import exp, fma, max_lanes, maximum, sum_lanes, tanh
 from puna.plan.kv import PAGE, KVLayout
 from puna.quants import by_name
 
@@ -34,7 +35,6 @@ __all__ = [
 ITEM_BYTES = 32  # 0 first row, 8 rows, 16 position of the first row, 24 address of the sequence's pages, i32
 LANES = 16
 HIDDEN = -1e30  # the score of what a query may not see
-SPLIT = PAGE // LANES
 BLOCK = 8  # pages of a block
 MOST_GROUP = 16  # query heads to a key/value head, up to which memory for `attend_split` is planned
 
@@ -54,15 +54,16 @@ class Shape:
     softcap: float
     alibi: bool = False
     sinks: bool = False
+    chunked: bool = False
 
     @property
     def k_page(self) -> int:
         """Bytes of one head's keys in a page."""
-        return self.key * PAGE * by_name(self.k_kind).bytes
+        return page_bytes(self.k_kind, self.key)
 
     @property
     def v_page(self) -> int:
-        return self.value * PAGE * by_name(self.v_kind).bytes
+        return page_bytes(self.v_kind, self.value)
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,13 @@ def page_range(k: Kernel, shape: Shape, queries: Sequence[Query]) -> tuple[Value
     last = queries[-1].position.to("i64")
     if not shape.window:
         return k.const("i64", 0), last // PAGE
-    oldest = queries[0].position.to("i64") - (shape.window - 1)
+    oldest = first_seen(shape, queries[0].position).to("i64")
     return k.select(oldest > 0, oldest, k.const("i64", 0)) // PAGE, last // PAGE
+
+
+def first_seen(shape: Shape, position: Value) -> Value:
+    """The first position that a windowed query sees; it may be before the first that there is."""
+    return position - (position % shape.window if shape.chunked else shape.window - 1)
 
 
 def fold_block(
@@ -289,11 +295,8 @@ def weigh(
     k: Kernel, shape: Shape, queries: Sequence[Query], past: Past, keys: Ptr, base: Value
 ) -> list[Value]:
     """Weights of a page's positions for each query, f32 [queries, PAGE]; gives what earlier sums shrink by."""
-    size = by_name(shape.k_kind).bytes
-    scores = [[k.var(k.zeros("f32", LANES)) for _ in range(SPLIT)] for _ in queries]
-    for d in k.loop(0, shape.key):
-        row = keys.at(d * (PAGE * size))
-        columns = [load_floats(row, shape.k_kind, LANES, c * LANES * size) for c in range(SPLIT)]
+    scores = [[k.var(k.zeros("f32", LANES)) for _ in range(COLUMNS)] for _ in queries]
+    for d, columns in key_columns(k, shape.k_kind, shape.key, keys):
         for query, totals in zip(queries, scores, strict=True):
             q = query.q.load("f32", 1, d * 4, 4).splat(LANES)
             for column, total in zip(columns, totals, strict=True):
@@ -332,7 +335,7 @@ def masked(
             score = fma(slope.splat(LANES), (places - query.position).to("f32"), score)
         seen = places <= query.position.splat(LANES)
         if shape.window:
-            seen = k.both(seen, places > (query.position - shape.window).splat(LANES))
+            seen = k.both(seen, places >= first_seen(shape, query.position).splat(LANES))
         found.append(k.select(seen, score, k.const("f32", HIDDEN, LANES)))
         visible.append(seen)
     return found, visible
@@ -349,8 +352,8 @@ def mix(
     sums: Ptr,
 ) -> None:
     """sums = sums * factor + weights @ the page's values, some columns at a time."""
-    size, lanes = by_name(shape.v_kind).bytes, gcd(shape.value, LANES)
-    vectors = gcd(shape.value // lanes, SPLIT)
+    size, lanes = by_name(shape.v_kind).row_bytes(shape.value), gcd(shape.value, LANES)
+    vectors = gcd(shape.value // lanes, COLUMNS)
     for column in k.loop(0, shape.value, lanes * vectors):
         totals = [
             [
@@ -363,8 +366,7 @@ def mix(
             for i in range(queries)
         ]
         for j in k.loop(0, seen):
-            row = values.at((j * shape.value + column) * size)
-            parts = [load_floats(row, shape.v_kind, lanes, c * lanes * size) for c in range(vectors)]
+            parts = value_parts(k, shape.v_kind, values.at(j * size), column, lanes, vectors)
             for i in range(queries):
                 weight = weights.load("f32", 1, (j + i * PAGE) * 4, 4).splat(lanes)
                 for part, total in zip(parts, totals[i], strict=True):

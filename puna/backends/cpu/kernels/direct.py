@@ -16,24 +16,45 @@ from puna.backends.cpu.panels import ROWS, SPAN, VECTOR, Panel
 from puna.backends.cpu.verbs import dot_u8s8, fma, load_floats, sum_lanes
 from puna.quants import by_name
 
-__all__ = ["direct", "float_direct"]
+__all__ = ["direct", "float_direct", "last_row", "row_products"]
 
 
 def direct(k: Kernel, *, panel: Panel, tile: int) -> None:
     """Runs of 16 rows, begin to end - 1, times all tokens; args as those of `few`, a row in the place of a panel."""
+    each_row(k, panel.name, tile)
+
+
+def float_direct(k: Kernel, *, kind: str, tile: int) -> None:
+    """As `direct`, for rows of a plain type."""
+    each_row(k, kind, tile)
+
+
+def each_row(k: Kernel, kind: str, tile: int) -> None:
     args, begin, end, _ = k.args
-    call, quant = Call.read(args), panel.quant
+    call = Call.read(args)
     for row in k.loop(begin * ROWS, last_row(k, end, call.rows)):
         weights = call.panels.at(row * call.panel_bytes)
         for start in k.loop(0, call.tokens, tile):
-            xs = token_rows(k, call, start, tile)
-            totals = [k.var(k.zeros("f32")) for _ in xs]
-            for b in k.loop(0, call.values // quant.block):
-                block = LLVMBlock(weights.at(b * quant.bytes))
-                parts = [x.at(b * (panel.spans * SPAN_BYTES)) for x in xs]
-                for g in range(quant.groups):
-                    add_group(panel, block, g, parts, totals)
-            store(k, call, row, start, [total.now for total in totals])
+            tokens = [k.select(start + t < call.tokens, start + t, call.tokens - 1) for t in range(tile)]
+            xs = [call.x.at(t * call.x_stride) for t in tokens]
+            for t, result in enumerate(row_products(kind, weights, call.values, xs)):
+                with k.when(start + t < call.tokens):
+                    call.y.at((start + t) * call.y_stride + row * 4).store(result, 0, 4)
+
+
+def row_products(kind: str, weights: Ptr, values: Value, xs: Sequence[Ptr]) -> list[Value]:
+    """A row of `values` values in the file's form times each token: f32."""
+    quant = by_name(kind)
+    if quant.is_float:
+        return float_row_products(kind, weights, values, xs)
+    k, panel = weights.k, Panel(quant.name)
+    totals = [k.var(k.zeros("f32")) for _ in xs]
+    for b in k.loop(0, values // quant.block):
+        block = LLVMBlock(weights.at(b * quant.bytes))
+        parts = [x.at(b * (panel.spans * SPAN_BYTES)) for x in xs]
+        for g in range(quant.groups):
+            add_group(panel, block, g, parts, totals)
+    return [total.now for total in totals]
 
 
 def add_group(panel: Panel, block: LLVMBlock, g: int, xs: Sequence[Ptr], totals: Sequence[Var]) -> None:
@@ -48,7 +69,7 @@ def add_group(panel: Panel, block: LLVMBlock, g: int, xs: Sequence[Ptr], totals:
         at = x.at(span * SPAN_BYTES)
         own = at.load("f32", 1, SCALE, 4)
         values = widened(at.load("i8", quant.group, half * quant.group))
-        dot = sum_lanes(dot_u8s8(k.zeros("i32", ROWS), codes, values, quant.bits))
+        dot = sum_lanes(dot_u8s8(k.zeros("i32", ROWS), codes, values, panel.code_bits))
         if quant.zero:
             dot = dot + group_sum(at, halves, half) * -quant.zero
         total.set(fma(dot.to("f32"), value_of(scale) * own, total.now))
@@ -61,45 +82,22 @@ def widened(values: Value) -> Value:
     return values.cat(values.k.zeros(values.kind, VECTOR - values.lanes))
 
 
-def float_direct(k: Kernel, *, kind: str, tile: int) -> None:
-    """As `direct`, for rows of F32, F16 or BF16."""
-    args, begin, end, _ = k.args
-    call, size = Call.read(args), by_name(kind).bytes
-    whole = call.values // SUMS * SUMS
-    for row in k.loop(begin * ROWS, last_row(k, end, call.rows)):
-        weights = call.panels.at(row * call.panel_bytes)
-        for start in k.loop(0, call.tokens, tile):
-            xs = token_rows(k, call, start, tile)
-            totals = [k.var(k.zeros("f32", SUMS)) for _ in xs]
-            for i in k.loop(0, whole, SUMS):
-                w = load_floats(weights, kind, SUMS, i * size)
-                for x, total in zip(xs, totals, strict=True):
-                    total.set(fma(w, x.load("f32", SUMS, i * 4, 4), total.now))
-            firsts = [k.var(total.now[0]) for total in totals]
-            for i in k.loop(whole, call.values):
-                w = load_floats(weights, kind, 1, i * size)
-                for x, first in zip(xs, firsts, strict=True):
-                    first.set(fma(w, x.load("f32", 1, i * 4, 4), first.now))
-            rests = [total.now for total in totals]
-            store(
-                k,
-                call,
-                row,
-                start,
-                [(f.now + r[1]) + (r[2] + r[3]) for f, r in zip(firsts, rests, strict=True)],
-            )
+def float_row_products(kind: str, weights: Ptr, values: Value, xs: Sequence[Ptr]) -> list[Value]:
+    k, size = weights.k, by_name(kind).bytes
+    whole = values // SUMS * SUMS
+    totals = [k.var(k.zeros("f32", SUMS)) for _ in xs]
+    for i in k.loop(0, whole, SUMS):
+        w = load_floats(weights, kind, SUMS, i * size)
+        for x, total in zip(xs, totals, strict=True):
+            total.set(fma(w, x.load("f32", SUMS, i * 4, 4), total.now))
+    firsts = [k.var(total.now[0]) for total in totals]
+    for i in k.loop(whole, values):
+        w = load_floats(weights, kind, 1, i * size)
+        for x, first in zip(xs, firsts, strict=True):
+            first.set(fma(w, x.load("f32", 1, i * 4, 4), first.now))
+    rests = [total.now for total in totals]
+    return [(f.now + r[1]) + (r[2] + r[3]) for f, r in zip(firsts, rests, strict=True)]
 
 
 def last_row(k: Kernel, end: Value, rows: Value) -> Value:
     return k.select(end * ROWS < rows, end * ROWS, rows)
-
-
-def token_rows(k: Kernel, call: Call, start: Value, tile: int) -> list[Ptr]:
-    tokens = [k.select(start + t < call.tokens, start + t, call.tokens - 1) for t in range(tile)]
-    return [call.x.at(t * call.x_stride) for t in tokens]
-
-
-def store(k: Kernel, call: Call, row: Value, start: Value, results: Sequence[Value]) -> None:
-    for t, result in enumerate(results):
-        with k.when(start + t < call.tokens):
-            call.y.at((start + t) * call.y_stride + row * 4).store(result, 0, 4)

@@ -1,0 +1,73 @@
+"""A pool of pages: counted references, and full pages that are kept for as long as nothing else needs their room."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+__all__ = ["Pool"]
+
+
+class Pool:
+    """Pages 0 to count - 1 of the layers that keep the same positions.
+
+    A page is free, held by one sequence or more, or idle: held by none, but its content is known by a key, so that a
+    text with the same beginning can take it up again. When no page is free, the idle one that was let go of first gives
+    way.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.free = list(range(count - 1, -1, -1))
+        self.holders = [0] * count
+        self.keys: list[bytes | None] = [None] * count
+        self.known: dict[bytes, int] = {}  # key -> page
+        self.idle: OrderedDict[int, None] = OrderedDict()  # the first let go of first
+
+    @property
+    def room(self) -> int:
+        """Pages that could be taken now."""
+        return len(self.free) + len(self.idle)
+
+    def take(self) -> int:
+        """A page of which nothing is known. There must be room."""
+        if not self.free:
+            page, _ = self.idle.popitem(last=False)
+            self.forget(page)
+            self.free.append(page)
+        page = self.free.pop()
+        self.holders[page] = 1
+        return page
+
+    def share(self, page: int) -> None:
+        """One more sequence holds the page."""
+        self.holders[page] += 1
+        self.idle.pop(page, None)
+
+    def release(self, page: int) -> None:
+        """One sequence less holds the page."""
+        self.holders[page] -= 1
+        if self.holders[page]:
+            return
+        if self.keys[page] is None:
+            self.free.append(page)
+        else:
+            self.idle[page] = None
+
+    def is_shared(self, page: int) -> bool:
+        return self.holders[page] > 1
+
+    def learn(self, page: int, key: bytes) -> None:
+        """The page is full, and `key` stands for what it holds and all that comes before it."""
+        if self.keys[page] is None and key not in self.known:
+            self.keys[page], self.known[key] = key, page
+
+    def forget(self, page: int) -> None:
+        """What the page holds is about to change."""
+        key = self.keys[page]
+        if key is not None:
+            del self.known[key]
+            self.keys[page] = None
+
+    def find(self, key: bytes) -> int | None:
+        """The page with this content."""
+        return self.known.get(key)

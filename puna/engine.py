@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -12,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puna import backends, models, plan, store
-from puna.backends import Backend, Description
+from puna import plan, store
 from puna.cache import KVCache
 from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
-from puna.generation import Generation, sampling_params
+from puna.generation import Generation, check_ids, sampling_params
 from puna.gguf import GGUFFile
-from puna.models.registry import build
+from puna.planning import Prepared, prepare
 from puna.progress import Progress
 from puna.sampling import Sampler
 from puna.settings import Settings
@@ -36,64 +34,61 @@ def load(
     n_ctx: int | None = None,
     threads: int | None = None,
     n_batch: int = 512,
+    parallel: int = 4,
     cache_type_k: str | None = None,
     cache_type_v: str | None = None,
     mmap: bool = True,
     repack: bool = True,
+    fit: bool = False,
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF file, or a model by name, ready to run.
 
-    n_ctx: positions of the KV cache; None takes the model's own length up to 4096, 0 all of it.
+    n_ctx: positions of the KV cache; None takes the model's own length up to 4096, 0 all of it, or what fits.
     threads: compute threads.  n_batch: most tokens computed in one step; it sizes the compute buffer.
+    parallel: sequences for which layers with a sliding window have room; others share n_ctx positions.
     cache_type_k, cache_type_v: types of the KV cache; None takes the backend's own.
     mmap: map the file instead of reading it.  repack: bring weights into the backend's own form; without, it
-    reads them from the mapped file, for models larger than memory.
+    reads them from the mapped file, for models larger than memory.  fit: where n_ctx does not fit, take what does.
     Raises a PunaError that says what to change.
     """
-    settings = Settings.from_environment()
-    path = store.resolve(str(model), settings, progress=progress)
+    path = store.resolve(str(model), Settings.from_environment(), progress=progress)
     with GGUFFile.open(path, mmap=mmap) as file:  # load
         building = build_tokenizer(file.metadata)  # tokenize
-        graph, config = build(file)  # build graph
-        threads = plan.thread_count(settings.threads if threads is None else threads)
-        name = settings.backend or backend if backend == "auto" else backend
-        engine, about, lowered = backends.choose(name, threads, repack, graph)  # plan
-        n_ctx = plan.context_length(n_ctx, config.n_ctx_train)
-        kv = plan.KVLayout.of(lowered, n_ctx, about.kv_type(cache_type_k), about.kv_type(cache_type_v))
-        batch = min(plan.positive(n_batch, "n_batch"), n_ctx)
-        sizes = {"tokens": batch, "rows": batch}
-        steps = plan.make_plan(lowered, **sizes, kv=kv, scratch=engine.scratch, row_ops=about.row_ops)
-        memory = plan.regions(steps, engine.resident(lowered, mmap))
-        plan.refuse_too_large(memory, about.free, str(model))
-        program = engine.compile(steps, engine.upload(lowered, file, progress))  # execute
-        cache = KVCache(kv, n_ctx)
-        return Model(file, building, config, engine, about, program, steps, cache, memory)  # sample
+        prepared = prepare(  # build graph, plan
+            file,
+            backend=backend,
+            n_ctx=n_ctx,
+            threads=threads,
+            n_batch=n_batch,
+            parallel=parallel,
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+            mmap=mmap,
+            repack=repack,
+            fit=fit,
+        )
+        prepared.refuse_too_large(str(model))
+        engine, steps = prepared.backend, prepared.steps
+        program = engine.compile(steps, engine.upload(prepared.graph, file, progress))  # execute
+        return Model(file, building, prepared, program)  # sample
 
 
 class Model(Vocabulary):
     """A loaded model. Threads that share it take turns, a step at a time.
 
-    config: hyper-parameters.  memory: bytes of the regions "weights", "compute", "kv" and "scratch".
-    about: the backend's description.  plan: the kernel calls of a step.
+    config: hyper-parameters.  about: the backend's description.  plan: the kernel calls of a step.
+    memory: bytes of the regions "weights", "compute", "kv" and "scratch".
     """
 
     def __init__(
-        self,
-        file: GGUFFile,
-        building: Future[Tokenizer],
-        config: models.ModelConfig,
-        backend: Backend[Any, Any],
-        about: Description,
-        program: object,
-        steps: plan.Plan,
-        cache: KVCache,
-        memory: Mapping[str, int],
+        self, file: GGUFFile, building: Future[Tokenizer], prepared: Prepared, program: object
     ) -> None:
         super().__init__(file, building)
-        self.config, self.backend, self.about, self.memory = config, backend, about, memory
-        self.program, self.plan, self.cache, self.lock = program, steps, cache, threading.Lock()
-        self.n_ctx, self.n_vocab = cache.n_ctx, int(steps.graph.output.type.shape[1])
+        self.config, self.memory, self.about = prepared.config, prepared.memory, prepared.about
+        self.backend, self.program, self.plan = prepared.backend, program, prepared.steps
+        self.cache, self.lock = KVCache(self.plan.kv, prepared.n_ctx), threading.Lock()
+        self.n_ctx, self.n_vocab = prepared.n_ctx, int(self.plan.graph.output.type.shape[1])
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -110,7 +105,7 @@ class Model(Vocabulary):
         The ids are fed in chunks of `batch` rows, or of n_batch where that is less.
         Raises RequestError for an id out of range or more ids than the context holds.
         """
-        ids = self.check(ids)
+        ids = check_ids(ids, self.n_vocab, self.n_ctx)
         chunk = min(plan.positive(batch, "batch"), self.plan.tokens)
         out = np.empty((len(ids), self.n_vocab), np.float32)
         sequence = self.cache.open()
@@ -137,7 +132,9 @@ class Model(Vocabulary):
         sequence: from `cache.open()`; what it holds of the prompt is not computed again, and it stays open.
         sampling: the fields of SamplingParams (temp, top_k, seed, ...).
         """
-        ids = self.tokenize(prompt) if isinstance(prompt, str) else self.check(prompt)
+        ids = (
+            self.tokenize(prompt) if isinstance(prompt, str) else check_ids(prompt, self.n_vocab, self.n_ctx)
+        )
         if not ids:
             raise RequestError("the prompt is empty and the model adds no token to it", fix="give a prompt")
         room = self.cache.room(sequence)
@@ -181,20 +178,5 @@ class Model(Vocabulary):
             try:
                 self.backend.run(self.program, self.cache.append((sequence, ids), outputs=rows), out)
             except BaseException:
-                self.cache.truncate(sequence, before)
+                self.cache.undo(sequence, before)
                 raise
-
-    def check(self, ids: Sequence[int]) -> list[int]:
-        """Ids as a list. Raises RequestError for one that is not in the vocabulary, or for too many."""
-        try:
-            checked = [operator.index(i) for i in ids]
-        except TypeError:
-            raise RequestError("token ids are whole numbers", where="ids", fix="use tokenize") from None
-        wrong = next((i for i in checked if not 0 <= i < self.n_vocab), None)
-        if wrong is not None:
-            raise RequestError(f"token id {wrong} is not in the vocabulary of {self.n_vocab}")
-        if len(checked) > self.n_ctx:
-            raise RequestError(
-                f"{len(checked)} tokens do not fit the context of {self.n_ctx}", fix="raise n_ctx (-c)"
-            )
-        return checked

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from puna.errors import RequestError
 from puna.sampling import Sampler, SamplingParams, StopMatcher
 from puna.tokenizer import Tokenizer
 
-__all__ = ["Generation", "Timings", "sampling_params"]
+__all__ = ["Generation", "Timings", "check_ids", "sampling_params"]
 
 
 @dataclass
@@ -50,6 +51,20 @@ def sampling_params(options: Mapping[str, Any]) -> SamplingParams:
         near = difflib.get_close_matches(unknown[0], known) or known
         raise RequestError(f"no option is called {unknown[0]!r}", fix=f"the nearest are {', '.join(near)}")
     return SamplingParams(**options)
+
+
+def check_ids(ids: Iterable[Any], n_vocab: int, n_ctx: int) -> list[int]:
+    """Ids as a list. Raises RequestError for one that is not in the vocabulary, or for more than the context holds."""
+    try:
+        checked = [operator.index(i) for i in ids]
+    except TypeError:
+        raise RequestError("token ids are whole numbers", where="ids", fix="use tokenize") from None
+    wrong = next((i for i in checked if not 0 <= i < n_vocab), None)
+    if wrong is not None:
+        raise RequestError(f"token id {wrong} is not in the vocabulary of {n_vocab}")
+    if len(checked) > n_ctx:
+        raise RequestError(f"{len(checked)} tokens do not fit the context of {n_ctx}", fix="raise n_ctx (-c)")
+    return checked
 
 
 class Generation(Iterator[str]):
@@ -121,7 +136,9 @@ class Generation(Iterator[str]):
     def feed_prompt(self, sequence: CacheSequence) -> NDArray[np.float32]:
         """Compute what the cache does not hold yet, the last token at least: the logits after it."""
         held = min(sequence.common_prefix(self.prompt), len(self.prompt) - 1)
-        self.cache.truncate(sequence, held)
+        held = self.cache.truncate(sequence, held)
+        if not held:
+            held = self.cache.reuse(sequence, self.prompt).count
         self.timings.cached = held
         self.sampler.accept(*self.prompt)
         return self.step(sequence, self.prompt[held:])

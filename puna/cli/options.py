@@ -26,6 +26,7 @@ __all__ = [
     "add_sampling",
     "check_model",
     "load",
+    "loading",
     "model_name",
     "open_file",
     "prompt_of",
@@ -69,7 +70,21 @@ def add_model(parser: Parser) -> None:
         "--ctx-size",
         type=whole(0),
         metavar="N",
-        help="positions of the context; 0 takes all that the model was trained on (default: that, up to 4096)",
+        help="positions of the context; 0 takes all that the model was trained on, or what fits (default: the"
+        " model's, up to 4096)",
+    )
+    group.add_argument(
+        "--fit",
+        action="store_true",
+        help="where the context does not fit into memory, take the longest that does",
+    )
+    group.add_argument(
+        "-np",
+        "--parallel",
+        type=whole(1),
+        default=4,
+        metavar="N",
+        help="sequences for which layers with a sliding window keep room (default 4)",
     )
     group.add_argument(
         "-b",
@@ -106,24 +121,28 @@ def add_model(parser: Parser) -> None:
     )
 
 
+def loading(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the options of `add_model` ask for, as `puna.load` takes it."""
+    return {
+        "backend": arguments.backend,
+        "n_ctx": arguments.ctx_size,
+        "threads": arguments.threads if arguments.threads and arguments.threads > 0 else None,
+        "n_batch": arguments.batch_size,
+        "parallel": arguments.parallel,
+        "cache_type_k": arguments.cache_type_k,
+        "cache_type_v": arguments.cache_type_v,
+        "mmap": not arguments.no_mmap,
+        "repack": not arguments.no_repack,
+        "fit": arguments.fit,
+    }
+
+
 def load(arguments: argparse.Namespace) -> Model:
     """The model as the options ask for it. Raises PunaError."""
     import puna
 
-    threads = arguments.threads if arguments.threads and arguments.threads > 0 else None
     with Bars() as progress:
-        return puna.load(
-            model_name(arguments),
-            backend=arguments.backend,
-            n_ctx=arguments.ctx_size,
-            threads=threads,
-            n_batch=arguments.batch_size,
-            cache_type_k=arguments.cache_type_k,
-            cache_type_v=arguments.cache_type_v,
-            mmap=not arguments.no_mmap,
-            repack=not arguments.no_repack,
-            progress=progress,
-        )
+        return puna.load(model_name(arguments), **loading(arguments), progress=progress)
 
 
 def open_file(arguments: argparse.Namespace) -> GGUFFile:

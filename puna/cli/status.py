@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BUG", "INTERRUPTED", "PIPE", "USER"]
+__all__ = ["BUG", "INTERRUPTED", "NO", "PIPE", "USER"]
 
 BUG, USER, INTERRUPTED, PIPE = 1, 2, 130, 141
+NO = 1  # the answer to what `diff`, `verify` and `plan` are asked

@@ -53,6 +53,8 @@ OTHERS: list[tuple[str, str | None, str, Any]] = [
     ("-c --ctx-size", "0", "ctx_size", 0),
     ("-b --batch-size", "1", "batch_size", 1),
     ("-t --threads", "2", "threads", 2),
+    ("--fit", None, "fit", True),
+    ("-np --parallel", "2", "parallel", 2),
     ("-ctk --cache-type-k", "q8_0", "cache_type_k", "q8_0"),
     ("-ctv --cache-type-v", "f16", "cache_type_v", "f16"),
     ("--backend", "blas", "backend", "blas"),

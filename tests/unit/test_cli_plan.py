@@ -1,0 +1,99 @@
+"""`puna plan`: the four regions to the byte, and the context that fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_runs import puna
+from tiny_model import write_tiny
+
+import puna as engine
+from puna import planning
+from puna.backends.reference import backend as reference
+from puna.errors import BackendError
+from puna.gguf import GGUFFile, Value, ValueType
+
+
+def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(reference, "free_memory", lambda: count)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The first layer looks back to a window, the second to all."""
+    pattern = {"gemma3.attention.sliding_window_pattern": Value(ValueType.UINT32, 2)}
+    return write_tiny(tmp_path / "m.gguf", architecture="gemma3", vocab="spm", n_ctx=4096, metadata=pattern)
+
+
+def test_the_plan_is_what_a_model_takes(model: Path) -> None:
+    """The regions of --json are those of the loaded model, for each of its options."""
+    for words, options in (
+        ([], {}),
+        (["-c", "300", "-b", "32"], {"n_ctx": 300, "n_batch": 32}),
+        (
+            ["-ctk", "q8_0", "-ctv", "q4_0", "-np", "1"],
+            {"cache_type_k": "q8_0", "cache_type_v": "q4_0", "parallel": 1},
+        ),
+    ):
+        result = puna("plan", model, "--json", "--backend", "blas", *words)
+        found = json.loads(result.out)
+        loaded = engine.load(model, backend="blas", **options)
+        assert found["memory"] == loaded.memory
+        assert found["total"] == sum(loaded.memory.values())
+        assert found["n_ctx"] == loaded.n_ctx
+        assert result.status == 0
+
+
+def test_lines_for_people(model: Path) -> None:
+    """Bytes with their sum, what the KV cache is made of, and the longest context that fits."""
+    out = puna("plan", model, "--backend", "blas", "-c", 1000).out
+    for text in (
+        "compute buffer",
+        "KV cache",
+        "scratch",
+        "total",
+        "keys in f32",
+        "for a window of",
+        "free memory",
+    ):
+        assert text in out
+    assert "all of the 4096 positions that it was trained on would fit" in out
+
+
+def test_what_does_not_fit(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status says so, the longest context that fits is named, and loading is refused with it."""
+    with GGUFFile.open(model) as file:
+        prepared = planning.prepare(file, backend="blas", n_ctx=1000)
+    free(monkeypatch, prepared.total)
+    result = puna("plan", model, "--backend", "blas", "-c", 4096)
+    assert result.status == 1
+    fitting = json.loads(puna("plan", model, "--backend", "blas", "-c", 4096, "--json").out)[
+        "longest_context"
+    ]
+    assert 960 <= fitting <= 1024
+    assert f"the longest context that fits: {fitting} of the 4096" in result.out
+    with pytest.raises(BackendError, match=rf"are free; lower the context \(-c\) to {fitting} at most"):
+        engine.load(model, backend="blas", n_ctx=4096)
+    for options in ({"n_ctx": 0}, {"n_ctx": 4096, "fit": True}):
+        loaded = engine.load(model, backend="blas", **options)
+        assert loaded.n_ctx == fitting
+        assert any(f"the context is {fitting}, not 4096" in note for note in loaded.notes)
+    free(monkeypatch, 1000)
+    with pytest.raises(BackendError, match="take a smaller model"):
+        engine.load(model, backend="blas", n_ctx=0)
+
+
+def test_a_window_needs_fewer_pages(model: Path) -> None:
+    """Layers with a window keep pages for it and for a step, whatever the context."""
+    groups = {
+        context: json.loads(puna("plan", model, "--backend", "blas", "--json", "-c", context).out)["kv"][
+            "groups"
+        ]
+        for context in (2048, 4096)
+    }
+    for whole, windowed in groups.values():
+        assert (whole["window"], windowed["window"] > 0) == (0, True)
+    assert groups[2048][0]["pages"] * 2 == groups[4096][0]["pages"]
+    assert groups[2048][1]["pages"] == groups[4096][1]["pages"]

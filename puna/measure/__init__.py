@@ -1,4 +1,7 @@
-"""How fast a model runs here, how fast it could run, and where the time goes."""
+"""How fast a model runs here, how fast it could run, and where the time goes; how well it predicts a text.
+
+For the last see `perplexity`, `divergence`, `verify` and `imatrix`.
+"""
 
 from __future__ import annotations
 

@@ -104,8 +104,9 @@ def attend(step: Step, node: Node) -> Cost:
     seen = held = 0
     for past, count in step.spans:
         width = window or past + count
-        seen += sum(min(past + i + 1, width) for i in range(count))
-        held += past + count - max(0, past + 1 - width)
+        chunk = width if node.attrs.get("chunked") else 0
+        seen += sum((past + i) % chunk + 1 if chunk else min(past + i + 1, width) for i in range(count))
+        held += past + count - (past - past % chunk if chunk else max(0, past + 1 - width))
     return Cost(kv=held * sum(step.plan.kv.row_bytes(layer)), attention=2 * heads * (key + value) * seen)
 
 
@@ -121,6 +122,7 @@ def other(step: Step, node: Node) -> Cost:
 COSTS: Mapping[str, Callable[[Step, Node], Cost]] = {
     "linear": linear,
     "linear_experts": linear_experts,
+    "linear_heads": linear,
     "embed": embed,
     "attend": attend,
     "kv_store": kv_store,

@@ -16,9 +16,9 @@ from puna.errors import RequestError
 from puna.units import human
 
 if TYPE_CHECKING:
-    from puna.gguf import GGUFFile, TensorInfo
+    from puna.gguf import GGUFFile, TensorInfo, Value
 
-__all__ = ["build", "run"]
+__all__ = ["build", "cut_json", "plain", "run", "value_text"]
 
 SHOWN = 8  # elements of an array, before it is cut
 WIDTH = 100  # characters of a text, before it is cut
@@ -63,25 +63,47 @@ def one_value(file: GGUFFile, key: str, as_text: bool) -> str:
 def file_lines(file: GGUFFile) -> list[str]:
     parts = f" in {len(file.paths)} files" if len(file.paths) > 1 else ""
     name, form = printable(str(file.path)), f"GGUF version {file.version}, {file.byteorder}-endian"
-    return [f"{name}: {form}, {human(file.size)}{parts}, alignment {file.alignment}"]
+    return [f"{name}: {form}, {human(file.size)}{parts}, alignment {file.alignment}", *model_lines(file)]
+
+
+def model_lines(file: GGUFFile) -> list[str]:
+    """What a model's metadata call it, if they do."""
+    named = [word for word in (architecture(file), file_type(file)) if word]
+    return [f"model: {', '.join(map(printable, named))}"] if named else []
+
+
+def architecture(file: GGUFFile) -> str | None:
+    value = file.metadata.get("general.architecture")
+    return value if isinstance(value, str) else None
+
+
+def file_type(file: GGUFFile) -> str | None:
+    """llama-quantize's name of what most tensors are."""
+    from puna.edit.mixes import FILE_TYPES
+
+    value = file.metadata.get("general.file_type")
+    return FILE_TYPES.get(value) if isinstance(value, int) else None
 
 
 def metadata_lines(file: GGUFFile) -> list[str]:
     """A line a key; long texts and arrays are cut, with their length."""
     lines = [f"metadata: {counted(len(file.metadata), 'key')}"]
-    for key in file.metadata:
-        kind, value = file.metadata.element_type(key).label, file.metadata[key]
-        if isinstance(value, str):
-            lines.append(f"  {printable(key)} = {cut_text(value)}")
-        elif isinstance(value, bool | int | float):
-            lines.append(f"  {printable(key)} = {json.dumps(value)} ({kind})")
-        else:
-            first = ", ".join(
-                cut_text(item) if isinstance(item, str) else str(item) for item in value[:SHOWN]
-            )
-            more = ", ..." if len(value) > SHOWN else ""
-            lines.append(f"  {printable(key)} = [{first}{more}] ({len(value)} of {kind})")
-    return lines
+    return [
+        *lines,
+        *(f"  {printable(key)} = {value_text(file.metadata.typed(key))}" for key in file.metadata),
+    ]
+
+
+def value_text(typed: Value) -> str:
+    """A metadata value with its type; long texts and arrays are cut, with their length."""
+    kind, value = typed.type.label, typed.plain()
+    if isinstance(value, str):
+        return cut_text(value)
+    if isinstance(value, bool | int | float):
+        return f"{json.dumps(value)} ({kind})"
+    first = ", ".join(cut_text(item) if isinstance(item, str) else str(item) for item in value[:SHOWN])
+    more = ", ..." if len(value) > SHOWN else ""
+    return f"[{first}{more}] ({len(value)} of {kind})"
 
 
 def cut_text(text: str) -> str:
@@ -135,6 +157,8 @@ def as_json(file: GGUFFile) -> Mapping[str, Any]:
         "byteorder": file.byteorder,
         "alignment": file.alignment,
         "bytes": file.size,
+        "architecture": architecture(file),
+        "file_type": file_type(file),
         "metadata": {key: cut_json(plain(value)) for key, value in file.metadata.items()},
         "tensors": [
             {

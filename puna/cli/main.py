@@ -21,7 +21,17 @@ COMMANDS: Mapping[str, str] = {
     "run": "continue a text, or talk where no text is given",
     "chat": "talk with a model",
     "bench": "how fast a model runs, and where the time goes",
+    "perplexity": "how well a model predicts a text, and how far it is from another model",
+    "verify": "whether a backend computes what the reference backend computes",
+    "imatrix": "which columns of the weights matter, for quantisers",
+    "plan": "the memory that a model would take, before it is loaded",
     "inspect": "what a GGUF file holds: metadata, tensors, sizes",
+    "convert": "write a model of the Hugging Face hub as a GGUF file",
+    "quantize": "write a model in another type",
+    "split": "cut a model into several files",
+    "merge": "write a model of several files as one",
+    "diff": "how two models differ",
+    "set": "write a copy with another value of a metadata key",
     "kernels": "the cpu backend's machine code: what is kept, what a model needs",
     "tokenize": "a text as a model's token ids, and back",
     "pull": "fetch a model by name",
@@ -153,7 +163,7 @@ def utf8() -> None:
 
 
 def usage() -> str:
-    rows = "\n".join(f"  {name:<10}{text}" for name, text in COMMANDS.items())
+    rows = "\n".join(f"  {name:<12}{text}" for name, text in COMMANDS.items())
     return (
         "usage: puna COMMAND [options]\n"
         "       puna -m MODEL -p TEXT [options]    as llama.cpp has it: puna run without its name\n\n"

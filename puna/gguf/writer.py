@@ -33,14 +33,15 @@ from puna.gguf.tensors import shape_fault, tensor_bytes
 from puna.gguf.values import MAX_NAME, NUMBERS, Value, ValueType
 from puna.quants import QuantType, byteswapped
 
-__all__ = ["write"]
+__all__ = ["header_bytes", "write"]
 
-Data = NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]
+Raw = NDArray[np.uint8]
+Data = Raw | Callable[[], Raw | Iterator[Raw]]
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor to write. data: its bytes, little-endian, or a function that gives them."""
+    """A tensor to write. data: its bytes, little-endian, or a function that gives them, at once or in pieces."""
 
     name: str
     quant: QuantType
@@ -65,7 +66,8 @@ def write(
 
     metadata: Python or NumPy values, `Value`s of an exact type, or a file's `Metadata`, all types kept.
     tensors: name, type, shape in NumPy's order, and the bytes: uint8, little-endian whatever `byteorder` is;
-    or a function that gives the bytes, called once, so that only one tensor is in memory.
+    or a function that gives the bytes, called once, so that only one tensor is in memory; or an iterator over
+    them in pieces of whole blocks, so that only a piece is.
     alignment: of the data, in bytes; None takes `general.alignment` from the metadata, else 32.
     Raises RequestError for what GGUF cannot hold, and where the file cannot be written.
     """
@@ -80,7 +82,8 @@ def write(
         file.write(header)
         for tensor in table:
             file.write(bytes(padding(file.tell(), alignment)))
-            file.write(tensor_data(tensor, byteorder, where).data)
+            for piece in tensor_pieces(tensor, byteorder, where):
+                file.write(piece.data)
         if table:
             file.write(bytes(padding(file.tell(), alignment)))
 
@@ -136,6 +139,11 @@ def aligned(values: dict[str, Value], alignment: int | None, where: str) -> tupl
     return values, alignment
 
 
+def header_bytes(metadata: Mapping[str, Any], where: str = "metadata") -> int:
+    """Bytes of the header of a file without tensors. Raises RequestError for what GGUF cannot hold."""
+    return len(encoded_header(checked_values(metadata, where), [], VERSIONS[-1], ORDERS["little"], 1))
+
+
 def encoded_header(
     values: dict[str, Value], table: Sequence[Tensor], version: int, order: str, alignment: int
 ) -> bytes:
@@ -176,17 +184,23 @@ def encoded_array(value: Value, order: str) -> bytes:
     return head + bytes(value.value.astype(order + NUMBERS[value.type]).data)
 
 
-def tensor_data(tensor: Tensor, byteorder: ByteOrder, where: str) -> NDArray[np.uint8]:
-    """The bytes as they go into the file, uint8 [nbytes]."""
-    raw = tensor.data() if callable(tensor.data) else tensor.data
-    if raw.dtype != np.uint8 or raw.size != tensor.nbytes:
-        raise RequestError(
-            f"tensor {quoted(tensor.name)} comes as {raw.size} elements of {raw.dtype}",
-            where=where,
-            fix=f"give {tensor.nbytes} of uint8",
-        )
-    raw = np.ascontiguousarray(raw).reshape(-1)
-    return byteswapped(tensor.quant, raw) if byteorder == "big" else raw
+def tensor_pieces(tensor: Tensor, byteorder: ByteOrder, where: str) -> Iterator[Raw]:
+    """The bytes as they go into the file, one or more pieces of uint8 [n]."""
+    given = tensor.data() if callable(tensor.data) else tensor.data
+    size = 0
+    for raw in [given] if isinstance(given, np.ndarray) else given:
+        size += raw.size
+        if raw.dtype != np.uint8 or size > tensor.nbytes:
+            raise wrong_data(tensor, f"{size} elements of {raw.dtype}", where)
+        piece = np.ascontiguousarray(raw).reshape(-1)
+        yield byteswapped(tensor.quant, piece) if byteorder == "big" else piece
+    if size != tensor.nbytes:
+        raise wrong_data(tensor, f"{size} elements of uint8", where)
+
+
+def wrong_data(tensor: Tensor, held: str, where: str) -> RequestError:
+    what = f"tensor {quoted(tensor.name)} comes as {held}"
+    return RequestError(what, where=where, fix=f"give {tensor.nbytes} of uint8")
 
 
 @contextmanager

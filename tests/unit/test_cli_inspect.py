@@ -34,6 +34,18 @@ def test_inspect_shows_all_of_a_file(tmp_path: Path) -> None:
     assert lines[-1] == "total: 110784 elements, 115.9 KiB, 8.57 bits per weight"
 
 
+def test_inspect_names_the_file_type(tmp_path: Path) -> None:
+    """What llama-quantize calls the file stands beside the architecture; numbers that are no type are left out."""
+    for number, name in ((15, "Q4_K_M"), (19, "IQ2_XXS"), (999, None)):
+        keys = {"general.file_type": Value(ValueType.UINT32, number)}
+        path = write_tiny(tmp_path / "a.gguf", metadata=keys)
+        assert f"model: llama, {name}" == puna("inspect", path).out.splitlines()[1] or name is None
+        found = json.loads(puna("inspect", path, "--json").out)
+        assert (found["architecture"], found["file_type"]) == ("llama", name)
+    write(path, {"general.file_type": "x", "general.architecture": 3}, [])
+    assert "model: " not in puna("inspect", path).out
+
+
 def test_inspect_as_json(model: Path) -> None:
     """--json holds the same, long arrays as count and beginning."""
     found = json.loads(puna("inspect", model, "--json").out)

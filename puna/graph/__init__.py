@@ -5,12 +5,15 @@ from __future__ import annotations
 from puna.graph.alibi import slopes
 from puna.graph.dump import dump
 from puna.graph.node import Dim, Graph, Node, Type, make
-from puna.graph.ops import ELEMENTWISE, OPS, SpecError
+from puna.graph.ops import ACTIVATIONS, ELEMENTWISE, NORMS, OPS, SpecError
+from puna.graph.recurrent import state_shape
 from puna.graph.rope import Rope, Yarn
 from puna.graph.spec import check
 
 __all__ = [
+    "ACTIVATIONS",
     "ELEMENTWISE",
+    "NORMS",
     "OPS",
     "Dim",
     "Graph",
@@ -23,4 +26,5 @@ __all__ = [
     "dump",
     "make",
     "slopes",
+    "state_shape",
 ]

@@ -6,51 +6,32 @@ plain ones, so that any backend's fused kernel can be checked against its parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import cast
 
-from puna.graph.node import Dim, Node, Type, make
+from puna.graph.node import Dim, Type, make
+from puna.graph.op import Attrs, Op, SpecError, need
+from puna.graph.recurrent import RECURRENT
 from puna.graph.rope import Rope
 
-__all__ = ["ELEMENTWISE", "OPS", "Op", "SpecError"]
+__all__ = ["ACTIVATIONS", "ELEMENTWISE", "NORMS", "OPS", "Op", "SpecError"]
 
-Attrs = Mapping[str, object]
-Rule = Callable[[Sequence[Type], Attrs], Type]
-
-
-class SpecError(Exception):
-    """A graph that breaks its own rules: a fault in a model file or a pass, not in what a user gave."""
-
-
-@dataclass(frozen=True)
-class Op:
-    """One row of the table.
-
-    inputs: names of the operands; a name ending in "?" may be left out.
-    attrs: names of the constants.
-    rule: operand types and constants -> type of the result; raises SpecError.
-    meaning: one line.
-    definition: for a fused operation, the same in plain ones.
-    """
-
-    inputs: tuple[str, ...]
-    attrs: tuple[str, ...]
-    rule: Rule
-    meaning: str
-    definition: Callable[[Node], Node] | None = None
-
-    def infer(self, types: Sequence[Type], attrs: Attrs) -> Type:
-        """Type of the result. Raises SpecError when operands or constants do not fit."""
-        least = sum(not name.endswith("?") for name in self.inputs)
-        need(least <= len(types) <= len(self.inputs), f"takes {self.inputs}, got {len(types)} operands")
-        need(set(attrs) == set(self.attrs), f"takes constants {self.attrs}, got {tuple(attrs)}")
-        return self.rule(types, attrs)
-
-
-def need(condition: bool, message: str) -> None:
-    if not condition:
-        raise SpecError(message)
+# What `act` and `gated` may put a value through.
+ACTIVATIONS: Mapping[str, str] = {
+    "gelu_quick": "x * sigmoid(1.702 x)",
+    "gelu": "tanh approximation of x * normal CDF(x) (Hendrycks & Gimpel 2016, arXiv:1606.08415)",
+    "relu": "max(x, 0)",
+    "relu2": "max(x, 0)**2 (So et al. 2021, arXiv:2109.08668)",
+    "sigmoid": "1 / (1 + exp(-x))",
+    "silu": "x * sigmoid(x)",
+    "softplus": "log(1 + exp(x))",
+    "sqrt_softplus": "sqrt(log(1 + exp(x)))",
+}
+NORMS: Mapping[str, str] = {
+    "rms": "x / sqrt(mean(x**2) + eps) (Zhang & Sennrich 2019, arXiv:1910.07467)",
+    "layer": "(x - mean(x)) / sqrt(variance(x) + eps) (Ba et al. 2016, arXiv:1607.06450)",
+    "l2": "x / max(sqrt(sum(x**2)), eps)",
+}
 
 
 def same(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -60,7 +41,8 @@ def same(types: Sequence[Type], attrs: Attrs) -> Type:
 
 def broadcast(types: Sequence[Type], attrs: Attrs) -> Type:
     a, b = types
-    need(b.shape == a.shape[len(a.shape) - len(b.shape) :], f"{b} does not broadcast to {a}")
+    end = a.shape[len(a.shape) - len(b.shape) :]
+    need(b.shape in (end, (*end[:-1], 1)), f"{b} does not broadcast to {a}")
     return same(types, attrs)
 
 
@@ -91,10 +73,42 @@ def linear_experts(types: Sequence[Type], attrs: Attrs) -> Type:
     return Type("f32", (*ids.shape, w.shape[1]))
 
 
-def norm(types: Sequence[Type], attrs: Attrs) -> Type:
+def linear_heads(types: Sequence[Type], attrs: Attrs) -> Type:
     x, w = types
-    need(w.shape == x.shape[-1:], f"{w} does not fit {x}")
+    need(
+        len(x.shape) == len(w.shape) == 3 and x.shape[1:] == (w.shape[0], w.shape[2]), f"{x} does not fit {w}"
+    )
+    return Type("f32", (*x.shape[:2], w.shape[1]))
+
+
+def add_experts(types: Sequence[Type], attrs: Attrs) -> Type:
+    x, b, ids = types
+    need(x.shape == (*ids.shape, *b.shape[1:]) and len(b.shape) == 2, f"{b} and {ids} do not fit {x}")
     return same(types, attrs)
+
+
+def activation(types: Sequence[Type], attrs: Attrs) -> Type:
+    need(attrs["kind"] in ACTIVATIONS, f"no such activation: {attrs['kind']}")
+    return same(types, attrs)
+
+
+def normalize(types: Sequence[Type], attrs: Attrs) -> Type:
+    need(attrs["kind"] in NORMS, f"no such norm: {attrs['kind']}")
+    need(len(types) < 2 or types[1].shape == types[0].shape[-1:], f"{types[-1]} does not fit {types[0]}")
+    return same(types, attrs)
+
+
+def part(types: Sequence[Type], attrs: Attrs) -> Type:
+    start, size = cast(int, attrs["start"]), cast(int, attrs["size"])
+    need(0 <= start <= start + size <= cast(int, types[0].shape[-1]), f"no part {attrs} of {types[0]}")
+    return Type("f32", (*types[0].shape[:-1], size))
+
+
+def cat(types: Sequence[Type], attrs: Attrs) -> Type:
+    a, b = types
+    need(len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0], f"{a} and {b} do not pair")
+    need(b.shape[1] in (1, a.shape[1]), f"heads of {b} do not pair with those of {a}")
+    return Type("f32", (*a.shape[:-1], cast(int, a.shape[-1]) + cast(int, b.shape[-1])))
 
 
 def rope(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -129,10 +143,42 @@ def attend(types: Sequence[Type], attrs: Attrs) -> Type:
     return Type("f32", (q.shape[0], heads, kv.shape[2]))
 
 
+def index(types: Sequence[Type], attrs: Attrs) -> Type:
+    q, w, kv = types
+    need(kv.dtype == "kv" and kv.shape[0] == 1 and q.shape[2] == kv.shape[1], f"{q} does not fit {kv}")
+    need(w.shape == q.shape[:2] and cast(int, attrs["k"]) > 0, f"{w} does not fit {q}")
+    return Type("i32", (q.shape[0], cast(int, attrs["k"])))
+
+
+def attend_chosen(types: Sequence[Type], attrs: Attrs) -> Type:
+    q, kv, chosen, *sinks = types
+    need(
+        chosen.dtype == "i32" and chosen.shape[0] == q.shape[0] and len(chosen.shape) == 2,
+        f"{chosen} are no positions",
+    )
+    return attend([q, kv, *sinks], attrs)
+
+
 def top(types: Sequence[Type], attrs: Attrs) -> Type:
     k = cast(int, attrs["k"])
     need(0 < k <= cast(int, types[0].shape[-1]), f"cannot take {k} of {types[0]}")
     return Type("i32", (*types[0].shape[:-1], k))
+
+
+def best_groups(types: Sequence[Type], attrs: Attrs) -> Type:
+    count, groups = cast(int, types[0].shape[-1]), cast(int, attrs["groups"])
+    need(
+        count % groups == 0 and 0 < cast(int, attrs["used"]) <= groups, f"cannot choose {attrs} of {types[0]}"
+    )
+    return same(types, attrs)
+
+
+def group_of(types: Sequence[Type], attrs: Attrs) -> Type:
+    need(
+        types[0].dtype == "i32" and cast(int, attrs["size"]) > 0,
+        f"wants ids and a size, got {types[0]}, {attrs}",
+    )
+    return types[0]
 
 
 def pick(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -140,9 +186,9 @@ def pick(types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def weighted_sum(types: Sequence[Type], attrs: Attrs) -> Type:
-    x, w = types
-    need(x.shape[:2] == w.shape, f"{w} does not fit {x}")
-    return Type("f32", (x.shape[0], *x.shape[2:]))
+    x, w = types[0], types[1].shape if len(types) > 1 else types[0].shape[:2]
+    need(len(x.shape) == 3 and w[:1] + w[-1:] == x.shape[:2] and len(w) in (2, 3), f"{w} does not fit {x}")
+    return Type("f32", (*w[:-1], x.shape[2]))
 
 
 def select(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -159,41 +205,82 @@ def quantized(types: Sequence[Type], attrs: Attrs) -> Type:
 
 def gated(types: Sequence[Type], attrs: Attrs) -> Type:
     need(types[0] == types[1], f"{types[0]} is not {types[1]}")
-    need(attrs["act"] in {"silu", "gelu"}, f"no such gate: {attrs['act']}")
-    return same(types, attrs)
+    return activation(types, attrs)
 
 
 OPS: Mapping[str, Op] = {
+    **RECURRENT,
     "tokens": Op((), (), tokens, "ids of this step's tokens"),
+    "positions": Op((), (), tokens, "positions of this step's tokens in their sequences"),
     "weight": Op((), ("tensor", "dtype", "shape"), leaf, "a tensor of the model file"),
     "embed": Op(("table", "ids"), (), embed, "row `ids[t]` of the table, as f32"),
     "linear": Op(("x", "w"), (), linear, "x @ w.T"),
     "linear_experts": Op(
         ("x", "w", "ids"), (), linear_experts, "x[t] @ w[ids[t, e]].T for each chosen expert"
     ),
-    "add": Op(("a", "b"), (), broadcast, "a + b; b may lack leading dimensions"),
-    "mul": Op(("a", "b"), (), broadcast, "a * b; b may lack leading dimensions"),
+    "linear_heads": Op(("x", "w"), (), linear_heads, "x[t, h] @ w[h].T for each head"),
+    "add_experts": Op(
+        ("x", "b", "ids"), (), add_experts, "x[t, e] + b[ids[t, e]], the bias of each chosen expert"
+    ),
+    "add": Op(
+        ("a", "b"), (), broadcast, "a + b; b may lack leading dimensions, or be one value for the last"
+    ),
+    "mul": Op(("a", "b"), (), broadcast, "a * b, as add"),
+    "div": Op(("a", "b"), (), broadcast, "a / b, as add"),
     "scale": Op(("x",), ("by",), same, "x * by"),
-    "rms_norm": Op(("x",), ("eps",), same, "x / sqrt(mean(x**2) + eps) over the last dimension"),
-    "silu": Op(("x",), (), same, "x * sigmoid(x)"),
-    "gelu": Op(("x",), (), same, "tanh approximation of x * normal CDF(x)"),
+    "shift": Op(("x",), ("by",), same, "x + by"),
+    "clamp": Op(("x",), ("least", "most"), same, "x no less than `least` and no more than `most`"),
+    "normalize": Op(("x",), ("kind", "eps"), normalize, "over the last dimension, as NORMS says of its kind"),
+    "act": Op(("x",), ("kind",), activation, "as ACTIVATIONS says of its kind"),
+    "slice": Op(("x",), ("start", "size"), part, "`size` values of the last dimension, from `start` on"),
+    "cat": Op(("a", "b"), (), cat, "a and then b in the last dimension; b may be one head for all of a"),
     "softmax": Op(("x",), (), same, "softmax over the last dimension"),
     "softcap": Op(("x",), ("cap",), same, "cap * tanh(x / cap)"),
-    "share": Op(("x",), (), same, "x / sum(x) over the last dimension"),
+    "share": Op(("x",), (), same, "x / sum(x) over the last dimension; a sum is taken for 2**-14 at least"),
+    "best_groups": Op(
+        ("x",),
+        ("groups", "used"),
+        best_groups,
+        "the last dimension in equal groups: x, and -inf outside the `used` whose two largest values sum highest",
+    ),
     "top": Op(("x",), ("k",), top, "indices of the k largest of the last dimension, largest first"),
+    "group_of": Op(("ids",), ("size",), group_of, "ids // size"),
     "pick": Op(("x", "ids"), (), pick, "x[t, ids[t, e]]"),
-    "weighted_sum": Op(("x", "w"), (), weighted_sum, "sum over e of x[t, e] * w[t, e]"),
+    "weighted_sum": Op(
+        ("x", "w?"),
+        (),
+        weighted_sum,
+        "sum over e of x[t, e] * w[t, e], or of x[t, e] * w[t, m, e] for each m; without w, of x[t, e]",
+    ),
     "rope": Op(("x", "factors?"), ("rope",), rope, "rotate pairs of values by the token's position"),
-    "temper": Op(("x",), ("length", "by"), same, "x * (1 + by * log(1 + floor(position / length)))"),
+    "temper": Op(
+        ("x",),
+        ("length", "by", "offset?"),
+        same,
+        "x * (1 + by * log(1 + floor((position + offset) / length)))",
+    ),
     "reshape": Op(("x",), ("shape",), reshape, "the same values under another shape"),
     "kv_store": Op(
         ("k", "v"), ("layer",), kv_store, "append this step's keys and values to the cache of a layer"
     ),
     "attend": Op(
         ("q", "kv", "sinks?"),
-        ("scale", "window", "softcap", "alibi"),
+        ("scale", "window", "softcap", "alibi", "chunked?"),
         attend,
-        "causal attention over the cached keys; a sink is a score of its head without a value",
+        "causal attention over the cached keys; a sink is a score of its head without a value; a query sees `window` "
+        "positions, or those from the last multiple of it on where chunked",
+    ),
+    "index": Op(
+        ("q", "w", "kv"),
+        ("k",),
+        index,
+        "positions of the k keys so far of largest sum over h of w[h] * relu(q[h] . key); -1 where there are fewer",
+    ),
+    "attend_chosen": Op(
+        ("q", "kv", "chosen", "sinks?"),
+        ("scale", "window", "softcap", "alibi"),
+        attend_chosen,
+        "attend, over the chosen positions alone",
     ),
     "select": Op(("x",), (), select, "the rows whose logits are asked for"),
     "quantize": Op(
@@ -205,34 +292,37 @@ OPS: Mapping[str, Op] = {
     ),
     "norm": Op(
         ("x", "w"),
-        ("eps",),
-        norm,
-        "rms_norm(x) * w",
-        lambda n: make("rms_norm", n.inputs[0], **n.attrs) * n.inputs[1],
+        ("kind", "eps"),
+        normalize,
+        "normalize(x) * w",
+        lambda n: make("normalize", n.inputs[0], **n.attrs) * n.inputs[1],
     ),
     "gated": Op(
         ("gate", "up"),
-        ("act",),
+        ("kind",),
         gated,
         "act(gate) * up",
-        lambda n: make(cast(str, n.attrs["act"]), n.inputs[0]) * n.inputs[1],
+        lambda n: make("act", n.inputs[0], **n.attrs) * n.inputs[1],
     ),
 }
 
 # Operations whose result may take the place of their first operand.
 ELEMENTWISE = frozenset(
     {
+        "act",
         "add",
+        "add_experts",
+        "clamp",
+        "div",
         "mul",
         "scale",
-        "silu",
-        "gelu",
         "softcap",
         "gated",
         "norm",
-        "rms_norm",
+        "normalize",
         "softmax",
         "share",
+        "shift",
         "temper",
         "rope",
     }

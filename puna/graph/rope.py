@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Rope", "Yarn"]
+__all__ = ["Rope", "Yarn", "temperature"]
 
 Layout = Literal["interleaved", "halves"]
 
@@ -25,12 +25,14 @@ class Yarn:
     context: positions the model was first trained on.
     beta_fast, beta_slow: rotations over that context above which a pair is kept, below which interpolated.
     log_multiplier: weight of the attention temperature that the model already carries elsewhere.
+    keeps: how much of its own frequency a pair that is not interpolated keeps.
     """
 
     context: int
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     log_multiplier: float = 0.0
+    keeps: float = 1.0
 
     def kept(self, dims: int, base: float) -> NDArray[np.float64]:
         """How much of each pair's own frequency is kept, 0 to 1; shape [dims / 2]."""
@@ -42,14 +44,16 @@ class Yarn:
         low = max(0.0, math.floor(pair(self.beta_fast)))
         high = min(dims - 1.0, math.ceil(pair(self.beta_slow)))
         ramp = (np.arange(dims // 2) - low) / max(0.001, high - low)
-        kept: NDArray[np.float64] = 1.0 - np.clip(ramp, 0.0, 1.0)
+        kept: NDArray[np.float64] = self.keeps * (1.0 - np.clip(ramp, 0.0, 1.0))
         return kept
 
     def magnitude(self, factor: float) -> float:
-        def temperature(weight: float) -> float:
-            return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+        return temperature(factor) / temperature(factor, self.log_multiplier)
 
-        return temperature(1.0) / temperature(self.log_multiplier)
+
+def temperature(factor: float, weight: float = 1.0) -> float:
+    """What YaRN multiplies queries and keys by, for a context extended by `factor`."""
+    return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ def check(graph: Graph) -> None:
     """Raise SpecError unless the graph keeps the rules.
 
     Every operation is in the table and its type follows from the table's rule; a layer's keys and values are stored
-    once; tensors have one type each; the output is f32 [R, vocabulary].
+    once, and a state has one user; tensors have one type each; the output is f32 [R, vocabulary].
     """
     stored: set[object] = set()
     tensors: dict[object, Type] = {}
@@ -26,6 +26,10 @@ def check(graph: Graph) -> None:
             if node.attrs["layer"] in stored:
                 raise SpecError(f"layer {node.attrs['layer']} stores its keys twice")
             stored.add(node.attrs["layer"])
+        if "state" in node.attrs:
+            if node.attrs["state"] in stored:
+                raise SpecError(f"state {node.attrs['state']} is used twice")
+            stored.add(node.attrs["state"])
         if node.op == "weight" and tensors.setdefault(node.attrs["tensor"], node.type) != node.type:
             raise SpecError(f"{node.attrs['tensor']} has two types")
     out = graph.output.type

@@ -3,220 +3,243 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from puna.errors import ModelError
-from puna.gguf import Metadata, ValueType
+from puna.gguf import Metadata
 from puna.graph import Rope, Yarn
 from puna.graph.rope import Layout
+from puna.models.keys import LEAST, Keys, all_but_first
+from puna.models.mixture import Mixture
 
-__all__ = ["Keys", "ModelConfig"]
+__all__ = ["MOST_LAYERS", "ModelConfig", "Norm", "first_full"]
 
 # Beyond any model there is; it bounds what a hostile count can make us build.
 MOST_LAYERS = 2048
-LEAST = 1e-6  # of bases and factors that something is divided by
+Norm = Literal["rms", "layer", "any"]
+EPSILONS: Mapping[str, str] = {
+    "rms": "attention.layer_norm_rms_epsilon",
+    "layer": "attention.layer_norm_epsilon",
+}
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Hyper-parameters under GGUF's names (`<architecture>.<key>`); per-layer values are tuples of n_layer.
 
-    n_ctx_train: positions the model was trained on.  n_embd: width.  n_ff: feed-forward width.
+    n_next: layers after the n_layer, which guess the tokens after the next; they are not run.
+    n_ctx_train: positions the model was trained on.  n_ctx: positions that a sequence may hold now.
+    n_embd: width.  n_ff: feed-forward width.
     n_head, n_head_kv: query and key/value heads.  head_k, head_v: size of a key and a value head.
+    norm, norm_eps: which norm, and what it adds below the root.
+    rope_context: positions it was trained on before any extension.
+    rope_sections: pairs that turn by each coordinate of an image position; in text those are all the same.
+    rope_windowed: base of a sliding-window layer's rotation, which is not stretched; None for as in a full layer.
+    stretch_windowed: it is, as a full layer's.  rope_dims_windowed: values of a head that it turns, 0 for as many.
     window: positions a sliding-window layer sees, 0 for all.  windowed: which layers those are.
-    scale: factor on attention scores, 0 for 1 / sqrt(head_k).  unread: keys of the file that have no effect.
+    windowed_each: of how many layers the last is not windowed, where the file has a number; 0 where it has flags.
+    chunked: those see the positions from the last multiple of `window` on.
+    scale: factor on attention scores, 0 for 1 / sqrt(head_k).  clamp: most a query, key or value may be, 0 for any.
+    alibi: the most that ALiBi takes, 0 without it.
+    embedding_scale, residual_scale, logit_scale: factors on embeddings, on what a block adds, on logits; 0 for none.
+    q_rank, kv_rank: widths that queries, and keys with values, are pressed through.
+    indexed: layers that choose the positions they attend to; the others take the choice of the one before.
+    moe: the mixture of experts, where there is one.
+    own: values of the keys that only this architecture reads.
+    unread: keys of the file that have no effect.
     """
 
     architecture: str
     n_layer: int
+    n_next: int
     n_embd: int
     n_ctx_train: int
+    n_ctx: int
     n_ff: tuple[int, ...]
     n_head: tuple[int, ...]
     n_head_kv: tuple[int, ...]
     head_k: int
     head_v: int
+    norm: Norm
     norm_eps: float
     rope_dims: int
+    rope_context: int
     rope_base: float = 10000.0
-    rope_base_windowed: float | None = None
+    rope_windowed: float | None = None
+    rope_dims_windowed: int = 0
+    stretch_windowed: bool = False
     rope_factor: float = 1.0
     rope_stretch: float = 1.0
+    rope_sections: tuple[int, ...] = ()
     yarn: Yarn | None = None
     window: int = 0
     windowed: tuple[bool, ...] = ()
+    windowed_each: int = 0
+    chunked: bool = False
     scale: float = 0.0
     softcap: float = 0.0
     final_softcap: float = 0.0
     temper_scale: float = 0.0
-    n_expert: int = 0
-    n_expert_used: int = 0
+    clamp: float = 0.0
+    alibi: float = 0.0
+    embedding_scale: float = 0.0
+    residual_scale: float = 0.0
+    logit_scale: float = 0.0
+    q_rank: int = 0
+    kv_rank: int = 0
+    indexed: tuple[bool, ...] = ()
+    moe: Mixture | None = None
+    own: Mapping[str, float] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    where: str = field(default="", repr=False)
 
     @classmethod
-    def read(cls, metadata: Metadata) -> ModelConfig:
+    def read(
+        cls,
+        metadata: Metadata,
+        *,
+        norm: Norm = "rms",
+        reads: Collection[str] = (),
+        context: Callable[[int], int] = int,
+    ) -> ModelConfig:
         """The configuration of a model file.
 
+        reads: the keys that this architecture reads beyond those that all do, of OPTIONAL or its own.
+        context: from the positions trained on to those that a sequence may hold.
         Raises ModelError naming a key that is missing or has an impossible value, FormatError for a wrong type.
         """
         keys = Keys(metadata)
-        layers, width = keys.count("block_count", most=MOST_LAYERS), keys.count("embedding_length")
-        heads = keys.each_layer("attention.head_count", layers)
-        heads_kv = keys.each_layer("attention.head_count_kv", layers, default=heads)
-        uneven = next((pair for pair in zip(heads, heads_kv, strict=True) if pair[0] % pair[1]), None)
-        if uneven:
-            raise keys.error("attention.head_count_kv", "{} heads do not divide among {}".format(*uneven))
-        head_k = keys.count("attention.key_length", default=width // max(1, heads[0]))
-        factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0) or 1.0
-        if factor < LEAST:
-            raise keys.error("rope.scaling.factor", f"{factor} is out of range")
+        if norm == "any":  # as the file tells
+            norm = "rms" if keys.number(EPSILONS["rms"], 0.0) else "layer"
+        every, width = keys.count("block_count", most=MOST_LAYERS), keys.count("embedding_length")
+        later = keys.count("nextn_predict_layers", default=0, least=0, most=every - 1)
+        keys.layers = layers = every - later
+        heads, heads_kv = (counts[:layers] for counts in keys.heads(every))
+        head_k = keys.count("attention.key_length", default=width // max(1, *heads))
+        trained = keys.count("context_length")
         config = cls(
             architecture=keys.architecture,
             n_layer=layers,
+            n_next=later,
             n_embd=width,
-            n_ctx_train=keys.count("context_length"),
-            n_ff=keys.each_layer("feed_forward_length", layers),
+            n_ctx_train=trained,
+            n_ctx=context(trained),
+            n_ff=keys.each_layer("feed_forward_length", every)[:layers],
             n_head=heads,
             n_head_kv=heads_kv,
             head_k=head_k,
-            head_v=keys.count("attention.value_length", default=width // max(1, heads[0])),
-            norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-            rope_dims=keys.rope_dims(head_k),
-            rope_base=keys.above_zero("rope.freq_base", 10000.0),
-            rope_base_windowed=keys.number("rope.freq_base_swa", 0.0) or None,
-            rope_factor=1.0 if keys.scaling == "none" else factor,
-            rope_stretch=keys.number("rope.scaling.attn_factor", 1.0),
-            yarn=keys.yarn() if keys.scaling == "yarn" else None,
-            window=keys.count("attention.sliding_window", default=0, least=0),
-            windowed=keys.pattern("attention.sliding_window_pattern", layers),
+            head_v=keys.count("attention.value_length", default=width // max(1, *heads)),
+            norm=norm,
+            norm_eps=keys.number(EPSILONS[norm]),
+            **rope_fields(keys, head_k, trained),
             scale=keys.number("attention.scale", 0.0),
-            softcap=keys.number("attn_logit_softcapping", 0.0),
-            final_softcap=keys.number("final_logit_softcapping", 0.0),
-            temper_scale=keys.number("attention.temperature_scale", 0.0),
-            n_expert=keys.count("expert_count", default=0, least=0),
-            n_expert_used=keys.count("expert_used_count", default=0, least=0),
+            moe=Mixture.read(keys, every),
+            where=metadata.where,
         )
-        return dataclasses.replace(config, unread=keys.unread())
+        chosen: dict[str, Any] = {
+            OPTIONAL[key][0]: OPTIONAL[key][1](keys, key, every) for key in reads if key in OPTIONAL
+        }
+        own = {key: keys.own(key) for key in reads if key not in OPTIONAL and keys.name(key) in metadata}
+        full = {
+            "attention.key_length": head_k,
+            "attention.value_length": config.head_v,
+            "rope.dimension_count": config.rope_dims,
+        }
+        return dataclasses.replace(
+            config, **chosen, windowed_each=keys.each, own=own, unread=keys.unread(full)
+        )
 
     def rope(self, layout: Layout, *, windowed: bool = False) -> Rope:
         """The rotation of a full layer, or of a sliding-window one where those differ."""
-        if windowed and self.rope_base_windowed:
-            return Rope(self.rope_dims, self.rope_base_windowed, layout)
-        return Rope(self.rope_dims, self.rope_base, layout, self.rope_factor, self.rope_stretch, self.yarn)
+        dims, base = self.rope_dims, self.rope_base
+        if windowed and self.rope_windowed:
+            dims, base = self.rope_dims_windowed or dims, self.rope_windowed
+            if not self.stretch_windowed:
+                return Rope(dims, base, layout)
+        return Rope(dims, base, layout, self.rope_factor, self.rope_stretch, self.yarn)
 
+    def value(self, key: str) -> float:
+        """A number among the architecture's own keys. Raises ModelError where the file has none."""
+        if key not in self.own:
+            raise ModelError(f"missing metadata key '{self.architecture}.{key}'", where=self.where)
+        return self.own[key]
 
-# Keys that change the results of models that have them, and the values with which they do not.
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0.0,),
-    "attention.max_alibi_bias": (0.0,),
-    "attention.output_scale": (0.0, 1.0),
-    "attention.value_scale": (0.0, 1.0),
-    "embedding_scale": (0.0, 1.0),
-    "expert_shared_count": (0,),
-    "expert_weights_scale": (0.0, 1.0),
-    "logit_scale": (0.0, 1.0),
-    "residual_scale": (0.0, 1.0),
-    "use_parallel_residual": (False,),
-}
-# Keys that only describe, or repeat what the tensors show.
-SILENT = frozenset(
-    {"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length"}
-)
-
-
-class Keys:
-    """Reads keys under the architecture's prefix and checks their range."""
-
-    def __init__(self, metadata: Metadata) -> None:
-        self.metadata = metadata
-        self.read: set[str] = set()
-        self.architecture = metadata.string("general.architecture")
-        self.scaling = metadata.string(self.name("rope.scaling.type"), default="linear")
-        if self.scaling not in {"none", "linear", "yarn"}:
-            raise self.error("rope.scaling.type", f"no RoPE scaling is called {self.scaling!r}")
-
-    def name(self, key: str) -> str:
-        """The whole key, noted as read."""
-        self.read.add(key)
-        return f"{self.architecture}.{key}"
-
-    def unread(self) -> tuple[str, ...]:
-        """Keys of the architecture that nothing has read and that say something.
-
-        Raises ModelError for one that would change the results.
-        """
-        prefix = f"{self.architecture}."
-        left = [key.removeprefix(prefix) for key in self.metadata if key.startswith(prefix)]
-        left = [key for key in left if key not in self.read and key not in SILENT]
-        for key in left:
-            if key in NEUTRAL and self.metadata[prefix + key] not in NEUTRAL[key]:
-                raise self.error(key, f"{self.metadata[prefix + key]} is not supported for this architecture")
-        return tuple(sorted(prefix + key for key in left if key not in NEUTRAL))
+    def count(self, key: str, default: int = 1, *, least: int = 1, most: int = MOST_LAYERS) -> int:
+        """A whole number among the architecture's own keys. Raises ModelError for one that is out of range."""
+        value = self.own.get(key, default)
+        if value != int(value) or not least <= value <= most:
+            raise self.error(key, f"{value} is not between {least} and {most}")
+        return int(value)
 
     def error(self, key: str, what: str) -> ModelError:
-        return ModelError(f"metadata key '{self.architecture}.{key}': {what}", where=self.metadata.where)
+        return ModelError(f"metadata key '{self.architecture}.{key}': {what}", where=self.where)
 
-    def number(self, key: str, default: float | None = None) -> float:
-        name = self.name(key)
-        value = self.metadata.number(name) if default is None else self.metadata.number(name, default=default)
-        if not 0.0 <= value < 1e12:  # also refuses NaN
-            raise self.error(key, f"{value} is out of range")
-        return float(value)
 
-    def above_zero(self, key: str, default: float) -> float:
-        value = self.number(key, default)
-        if value < LEAST:
-            raise self.error(key, f"{value} is out of range")
-        return value
+def rope_fields(keys: Keys, head_k: int, trained: int) -> dict[str, Any]:
+    """The fields of the rotation that all architectures read."""
+    first = keys.count("rope.scaling.original_context_length", default=trained)
+    base = keys.above_zero("rope.freq_base", 10000.0)
+    return {
+        "rope_dims": keys.rope_dims(head_k),
+        "rope_context": first,
+        "rope_base": base,
+        "rope_factor": keys.rope_factor(),
+        "rope_stretch": keys.number("rope.scaling.attn_factor", 1.0),
+        "rope_sections": keys.sections(),
+        "yarn": keys.yarn(first, base) if keys.scaling == "yarn" else None,
+    }
 
-    def count(self, key: str, *, default: int | None = None, least: int = 1, most: int = 2**31 - 1) -> int:
-        name = self.name(key)
-        value = (
-            self.metadata.integer(name) if default is None else self.metadata.integer(name, default=default)
-        )
-        if not least <= value <= most:
-            raise self.error(key, f"{value} is not between {least} and {most}")
-        return value
 
-    def each_layer(self, key: str, layers: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        """One value for all layers, or an array of one a layer."""
-        name = self.name(key)
-        if name not in self.metadata and default is not None:
-            return tuple(default)
-        if name not in self.metadata or self.metadata.type_of(name) is not ValueType.ARRAY:
-            return (self.count(key),) * layers
-        values = tuple(int(v) for v in self.metadata.integers(name))
-        if len(values) != layers:
-            raise self.error(key, f"{len(values)} values for {layers} layers")
-        if not all(0 < v < 2**31 for v in values):
-            raise self.error(key, f"values {sorted(set(values))} are out of range")
-        return values
+def first_full(c: ModelConfig, each: int) -> tuple[bool, ...]:
+    """Which layers are windowed where the first of some is not: as the file has it, or the first of each `each`."""
+    if c.windowed and not c.windowed_each:
+        return c.windowed
+    return all_but_first(c.windowed_each or each, c.n_layer)
 
-    def pattern(self, key: str, layers: int) -> tuple[bool, ...]:
-        """Which layers are windowed: a flag a layer, or n for "all but each n-th"; () when absent."""
-        name = self.name(key)
-        if name not in self.metadata:
-            return ()
-        if self.metadata.type_of(name) is not ValueType.ARRAY:
-            every = self.count(key, least=0)
-            return tuple(every == 0 or i % every < every - 1 for i in range(layers))
-        flags = tuple(bool(v) for v in self.metadata[name])
-        if len(flags) != layers:
-            raise self.error(key, f"{len(flags)} values for {layers} layers")
-        return flags
 
-    def rope_dims(self, head_k: int) -> int:
-        dims = self.count("rope.dimension_count", default=head_k)
-        if dims % 2 or dims > head_k:
-            raise self.error("rope.dimension_count", f"cannot rotate {dims} values of a head of {head_k}")
-        return dims
+Reader = Callable[[Keys, str, int], object]
 
-    def yarn(self) -> Yarn:
-        return Yarn(
-            context=self.count("rope.scaling.original_context_length", default=self.count("context_length")),
-            beta_fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
-            beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
-            log_multiplier=self.number("rope.scaling.yarn_log_multiplier", 0.0),
-        )
+
+def number(keys: Keys, key: str, layers: int) -> float:
+    return keys.number(key, 0.0)
+
+
+def count(keys: Keys, key: str, layers: int) -> int:
+    return keys.count(key, default=0, least=0)
+
+
+def pairs(keys: Keys, key: str, layers: int) -> int:
+    dims = count(keys, key, layers)
+    if dims % 2:
+        raise keys.error(key, f"cannot rotate {dims} values in pairs")
+    return dims
+
+
+def flags(keys: Keys, key: str, layers: int) -> tuple[bool, ...]:
+    return tuple(bool(v) for v in keys.each_layer(key, layers, default=()))
+
+
+def base(keys: Keys, key: str, layers: int) -> float | None:
+    return keys.above_zero(key, LEAST) if keys.name(key) in keys.metadata else None
+
+
+# Keys that only the architectures which name them read: field, and how. Others refuse a file that sets them.
+OPTIONAL: Mapping[str, tuple[str, Reader]] = {
+    "attention.clamp_kqv": ("clamp", number),
+    "attention.indexer.types": ("indexed", flags),
+    "attention.kv_lora_rank": ("kv_rank", count),
+    "attention.max_alibi_bias": ("alibi", number),
+    "attention.q_lora_rank": ("q_rank", count),
+    "attention.sliding_window": ("window", count),
+    "attention.sliding_window_pattern": ("windowed", Keys.pattern),
+    "attention.temperature_scale": ("temper_scale", number),
+    "attn_logit_softcapping": ("softcap", number),
+    "embedding_scale": ("embedding_scale", number),
+    "final_logit_softcapping": ("final_softcap", number),
+    "logit_scale": ("logit_scale", number),
+    "residual_scale": ("residual_scale", number),
+    "rope.dimension_count_swa": ("rope_dims_windowed", pairs),
+    "rope.freq_base_swa": ("rope_windowed", base),
+}

@@ -4,63 +4,98 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from puna.errors import ModelError
-from puna.graph import Graph, Node, make
+from puna.graph import Graph, Node, Rope, make
 from puna.graph.rope import Layout
-from puna.models import blocks
-from puna.models.config import ModelConfig
+from puna.models.blocks import attention, feed_forward, linear, norm
+from puna.models.config import ModelConfig, Norm
+from puna.models.experts import experts
+from puna.models.mixture import Gating
 from puna.models.weights import Layer, Weights
 
 __all__ = ["Decoder"]
 
 
 class Decoder:
-    """Base of an architecture. A subclass names the GGUF architectures it serves and writes `layer`.
+    """Base of an architecture. A subclass names the GGUF architectures it serves and what differs.
 
     names: values of general.architecture.
+    norm_kind: which norm its files were trained with, and so which epsilon they give.
+    act: the activation of its feed-forward blocks.
+    gating, normed: how its routers' scores become weights, as `puna.models.mixture.Mixture`, where files do not tell.
     rope_layout: how its files store the rotated pairs.
+    reads: keys it reads beyond those that all do, of `puna.models.config.OPTIONAL` or its own.
+    ignores: tensors that its files may hold and that have no effect on logits, as Weights takes them.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
+    norm_kind: ClassVar[Norm] = "rms"
+    act: ClassVar[str] = "silu"
+    gating: ClassVar[Gating] = "softmax"
+    normed: ClassVar[bool] = True
     rope_layout: ClassVar[Layout] = "halves"
+    reads: ClassVar[tuple[str, ...]] = ()
+    ignores: ClassVar[tuple[str, ...]] = ("cls",)
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
-        self.config, self.weights = self.configure(config), weights
+        self.config, self.weights = config, weights
 
-    def configure(self, config: ModelConfig) -> ModelConfig:
+    @classmethod
+    def configure(cls, config: ModelConfig) -> ModelConfig:
         """Fill in what the files of this architecture leave out."""
         return config
 
+    def rope(self, l: Layer) -> Rope | None:
+        """How a layer's queries and keys are rotated."""
+        return self.config.rope(self.rope_layout, windowed=l.windowed)
+
     def embed(self, x: Node) -> Node:
         """Change the embedded tokens x [T, width] before the first layer."""
+        return x * self.config.embedding_scale if self.config.embedding_scale else x
+
+    def layers(self, x: Node) -> Node:
+        """All layers: x [T, width] -> [T, width]."""
+        for index in range(self.config.n_layer):
+            x = self.layer(x, Layer(self.weights, self.config, index))
         return x
 
     def layer(self, x: Node, l: Layer) -> Node:
-        """One layer: x [T, width] -> [T, width]."""
-        raise NotImplementedError
+        """One layer: x [T, width] -> [T, width]; here attention and feed-forward, each after a norm of its own."""
+        x = self.add(x, self.attention(norm(x, l.attn_norm), l))
+        return self.add(x, self.feed_forward(norm(x, l.ffn_norm), l))
+
+    def attention(self, x: Node, l: Layer) -> Node:
+        """What a layer's attention makes of its normed input: [T, width]."""
+        return attention(x, l, self.rope(l))
+
+    def feed_forward(self, x: Node, l: Layer) -> Node:
+        """What a layer's feed-forward block, or its mixture of them, makes of its normed input: [T, width]."""
+        if l.ffn_gate_inp:
+            return experts(x, l, self.act, gating=self.gating, normed=self.normed)
+        return feed_forward(x, l, self.act)
+
+    def add(self, x: Node, y: Node) -> Node:
+        """What a block has made, added to what went into it."""
+        return x + (y * self.config.residual_scale if self.config.residual_scale else y)
+
+    def final_norm(self, x: Node) -> Node:
+        return norm(x, self.weights.output_norm)
+
+    def head(self, x: Node) -> Node:
+        """Norm and output matrix, or the embedding again where the file ties them: x [T, width] -> [R, vocabulary]."""
+        w, c = self.weights, self.config
+        rows = w.token_embd.rows or w.output.rows
+        logits = linear(self.final_norm(make("select", x)), w.output or w.token_embd, rows)
+        if c.logit_scale:
+            logits = logits * c.logit_scale
+        return make("softcap", logits, cap=c.final_softcap) if c.final_softcap else logits
 
     def build(self) -> Graph:
         """The whole model as a graph: ids -> logits f32 [R, vocabulary].
 
         Raises ModelError naming the tensors that are missing, misshapen or left over.
         """
-        w, c = self.weights, self.config
-        x = make("embed", w.token_embd.weight(None, c.n_embd), make("tokens"))  # [T, width]
-        x = self.embed(x)
-        for index in range(c.n_layer):
-            x = self.layer(x, Layer(w, c, index))
-        logits = blocks.head(x, w, c.norm_eps)
-        if c.final_softcap:
-            logits = make("softcap", logits, cap=c.final_softcap)
-        self.refuse_unused()
+        w = self.weights
+        x = make("embed", w.token_embd.weight(None, self.config.n_embd), make("tokens"))  # [T, width]
+        logits = self.head(self.layers(self.embed(x)))
+        w.check()
         return Graph(logits)
-
-    def refuse_unused(self) -> None:
-        # cls.* rank or classify; logits have no use for them.
-        unused = [name for name in self.weights.unused() if not name.startswith("cls.")]
-        if unused:
-            some = ", ".join(f"'{name}'" for name in unused[:4]) + (", ..." if len(unused) > 4 else "")
-            raise ModelError(
-                f"{len(unused)} tensors have no place in architecture '{self.config.architecture}': {some}",
-                where=self.weights.path,
-            )

@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import puna.models
 from puna.errors import ModelError
@@ -19,43 +19,72 @@ from puna.models.weights import Weights
 
 __all__ = ["architectures", "build", "find"]
 
+# Architectures in a file that bears another's name, and that name.
+SHARED: Mapping[str, str] = {
+    "qwen3vlmoe": "qwen3moe",
+    "hunyuan_vl": "hunyuan_dense",
+    "mistral3": "llama",
+    "qwen3tts": "qwen3",
+    "qwen3vl": "qwen3",
+    "starcoder": "gpt2",
+}
 
-def build(file: GGUFFile) -> tuple[Graph, ModelConfig]:
-    """The graph of a file's model. Raises ModelError for what Puna cannot run."""
+
+def build(file: GGUFFile, context: Callable[[int], int] = int) -> tuple[Graph, ModelConfig]:
+    """The graph of a file's model. Raises ModelError for what Puna cannot run.
+
+    context: from the positions that a model was trained on to those that a sequence may hold; some models are
+    others for a longer context.
+    """
     path = str(file.path)
     architecture = find(file.metadata.string("general.architecture"), path)
-    model = architecture(ModelConfig.read(file.metadata), Weights(file.tensors, path))
+    config = architecture.configure(
+        ModelConfig.read(
+            file.metadata, norm=architecture.norm_kind, reads=architecture.reads, context=context
+        )
+    )
+    weights = Weights(file.tensors, path, config, architecture.ignores)
     try:
-        graph = model.build()
+        graph = architecture(config, weights).build()
         check(graph)
     except SpecError as error:
         raise ModelError(f"the hyper-parameters do not fit together: {error}", where=path) from error
-    return graph, model.config
+    return graph, config
 
 
 def find(architecture: str, path: str) -> type[Decoder]:
-    """The class that serves an architecture.
+    """The class that serves an architecture; only its own file is imported.
 
     Raises ModelError with the nearest names when there is none.
     """
+    module = f"puna.models.{SHARED.get(architecture, architecture).replace('-', '_')}"
+    if module in modules() and (cls := classes(module).get(architecture)):
+        return cls
     known = architectures()
-    if architecture not in known:
-        near = difflib.get_close_matches(architecture, known, n=3)
-        names = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
-        raise ModelError(
-            f"architecture '{architecture}' is not supported ({names})",
-            where=path,
-            fix="add it as one file: docs/add-a-model.md",
-        )
-    return known[architecture]
+    near = difflib.get_close_matches(architecture, known, n=3)
+    names = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
+    raise ModelError(
+        f"architecture '{architecture}' is not supported ({names})",
+        where=path,
+        fix="add it as one file: docs/add-a-model.md",
+    )
+
+
+def modules() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(puna.models.__path__, "puna.models.")]
+
+
+def classes(module: str) -> Mapping[str, type[Decoder]]:
+    """The Decoder subclasses of a module by the names they serve."""
+    return {
+        name: cls
+        for _, cls in inspect.getmembers(importlib.import_module(module), inspect.isclass)
+        if issubclass(cls, Decoder) and cls.__module__ == module
+        for name in cls.names
+    }
 
 
 @functools.cache
 def architectures() -> Mapping[str, type[Decoder]]:
     """Every architecture name and its class: the Decoder subclasses of the files in puna/models."""
-    found: dict[str, type[Decoder]] = {}
-    for module in pkgutil.iter_modules(puna.models.__path__, "puna.models."):
-        for _, cls in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            if issubclass(cls, Decoder) and cls.__module__ == module.name:
-                found.update(dict.fromkeys(cls.names, cls))
-    return found
+    return {name: cls for module in modules() for name, cls in classes(module).items()}

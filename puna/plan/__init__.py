@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puna.plan.batch import Batch, Span
+from puna.plan.batch import Batch, Segment, Span
 from puna.plan.kv import PAGE, KVGroup, KVLayout
 from puna.plan.memory import context_length, positive, regions, thread_count
 from puna.plan.passes import PASSES, expand, lower
@@ -19,6 +19,7 @@ __all__ = [
     "KVLayout",
     "Plan",
     "Record",
+    "Segment",
     "Span",
     "context_length",
     "expand",

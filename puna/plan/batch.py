@@ -7,7 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Span"]
+__all__ = ["Batch", "Segment", "Span"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows of a span between two states that are kept: `count` from row `start` of the batch on.
+
+    source, target: slots of the state before the first of them, and of that after the last; slot 0 is all zeros.
+    """
+
+    start: int
+    count: int
+    source: int
+    target: int
 
 
 @dataclass(frozen=True)
@@ -17,12 +30,14 @@ class Span:
     start, count: its rows in the batch.  past: positions it held before this step.
     pages: for each group of layers int32, the page of the cache that holds each run of `page` positions, this step's
     included; -1 where it is not held any more.
+    segments: all its rows, in order, for operations with a state; each goes on from where the one before ended.
     """
 
     start: int
     count: int
     past: int
     pages: tuple[NDArray[np.int32], ...]
+    segments: tuple[Segment, ...] = ()
 
     @property
     def length(self) -> int:

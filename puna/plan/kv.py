@@ -1,19 +1,22 @@
-"""How keys and values lie in memory, decided before anything is allocated."""
+"""How keys, values and states lie in memory, decided before anything is allocated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import cast
 
 from puna.errors import RequestError
-from puna.graph import Graph
+from puna.graph import Graph, Node, state_shape
 from puna.quants import by_name
 
 __all__ = ["PAGE", "KVGroup", "KVLayout"]
 
 PAGE = 64
+# Slots for the states of a sequence: before a step, after it, and one at the border of a page to go back to.
+SLOTS = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,9 @@ class KVLayout:
     """Pages of `page` positions; a layer of a group has `pages` of them for keys and as many for values.
 
     widths: layer -> (key/value heads, key size, value size).  k_type, v_type: names of quantisation types.
+    shared: layers whose values are the beginnings of their keys, and take no memory of their own.
     positions: most that a sequence has, in whole pages.
+    states: state of the graph -> its shape, f32.  slots: how many of each there are; the first is zeros, and stays so.
     """
 
     widths: Mapping[int, tuple[int, int, int]]
@@ -46,15 +51,27 @@ class KVLayout:
     groups: tuple[KVGroup, ...]
     positions: int
     page: int = PAGE
+    shared: frozenset[int] = frozenset()
+    states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    slots: int = 0
 
     @classmethod
     def of(
-        cls, graph: Graph, n_ctx: int, k_type: str, v_type: str, *, batch: int = 512, parallel: int = 1
+        cls,
+        graph: Graph,
+        n_ctx: int,
+        k_type: str,
+        v_type: str,
+        *,
+        batch: int = 512,
+        parallel: int = 1,
+        share: bool = False,
     ) -> KVLayout:
         """The layout that holds `n_ctx` positions, over all sequences, for the layers of a graph.
 
-        batch: most tokens of a step.  parallel: sequences that layers with a window have room for; a window more is for
-        beginnings that are kept. Raises RequestError for a type whose blocks do not divide a head.
+        batch: most tokens of a step.  parallel: sequences that layers with a window, or a state, have room for; a window
+        more is for beginnings that are kept.  share: values that are the beginnings of keys are not stored twice.
+        Raises RequestError for a type whose blocks do not divide a head.
         """
         stores = [node for node in graph.nodes if node.op == "kv_store"]
         widths = {
@@ -67,7 +84,11 @@ class KVLayout:
         for window, layers in sorted(windows_of(graph).items()):
             held = parallel * (-(-window // PAGE) + 2) + -(-batch // PAGE) + -(-window // PAGE)
             groups.append(KVGroup(window, tuple(layers), min(whole, held) if window else whole))
-        return cls(widths, k_type, v_type, tuple(groups), whole * PAGE)
+        shared = frozenset(cast(int, node.attrs["layer"]) for node in stores if share and is_shared(node))
+        states = {cast(str, n.attrs["state"]): state_shape(n) for n in graph.nodes if "state" in n.attrs}
+        slots = 1 + SLOTS * parallel if states else 0
+        places = {"shared": shared, "states": states, "slots": slots}
+        return cls(widths, k_type, v_type, tuple(groups), whole * PAGE, **places)  # type: ignore[arg-type]
 
     @classmethod
     def uniform(
@@ -89,6 +110,7 @@ class KVLayout:
     def row_bytes(self, layer: int) -> tuple[int, int]:
         """Bytes of one position's keys and of its values."""
         heads, key, value = self.widths[layer]
+        value = 0 if layer in self.shared else value
         return by_name(self.k_type).row_bytes(heads * key), by_name(self.v_type).row_bytes(heads * value)
 
     def layer_bytes(self, layer: int) -> int:
@@ -100,17 +122,28 @@ class KVLayout:
         """Bytes that one position takes in all layers."""
         return sum(sum(self.row_bytes(layer)) for layer in self.widths)
 
+    def state_bytes(self, state: str) -> int:
+        """Bytes of all slots of a state."""
+        return self.slots * prod(self.states[state]) * 4
+
     @property
     def nbytes(self) -> int:
-        return sum(self.layer_bytes(layer) for layer in self.widths)
+        """Bytes of all pages and slots."""
+        return sum(map(self.layer_bytes, self.widths)) + sum(map(self.state_bytes, self.states))
+
+
+def is_shared(store: Node) -> bool:
+    """Whether the values that are stored are the beginnings of the keys."""
+    keys, values = store.inputs
+    return values.op == "slice" and values.inputs[0] is keys and values.attrs["start"] == 0
 
 
 def windows_of(graph: Graph) -> dict[int, list[int]]:
     """Window -> the layers whose keys are read with it; several readers of a layer share the widest."""
     windows: dict[int, int] = {}
     for node in graph.nodes:
-        if node.op == "attend":
-            layer, window = cast(int, node.inputs[1].attrs["layer"]), cast(int, node.attrs["window"])
+        for kv in (n for n in node.inputs if n.op == "kv_store"):
+            layer, window = cast(int, kv.attrs["layer"]), cast(int, node.attrs.get("window", 0))
             known = windows.get(layer)
             windows[layer] = window if known is None else max(known, window) if known and window else 0
     found: dict[int, list[int]] = {}

@@ -42,13 +42,13 @@ def share(graph: Graph) -> Graph:
 
 
 def fuse_norm(graph: Graph) -> Graph:
-    """rms_norm(x) * w -> norm(x, w)."""
+    """normalize(x) * w -> norm(x, w)."""
 
     def rule(node: Node) -> Node | None:
-        if node.op != "mul" or node.inputs[0].op != "rms_norm" or len(node.inputs[1].type.shape) != 1:
+        if node.op != "mul" or node.inputs[0].op != "normalize":
             return None
-        x = node.inputs[0]
-        return make("norm", x.inputs[0], node.inputs[1], eps=x.attrs["eps"])
+        x, w = node.inputs
+        return make("norm", x.inputs[0], w, **x.attrs) if w.type.shape == x.type.shape[-1:] else None
 
     return rewrite(graph, rule)
 
@@ -57,17 +57,43 @@ def fuse_gate(graph: Graph) -> Graph:
     """act(gate) * up -> gated(gate, up)."""
 
     def rule(node: Node) -> Node | None:
-        if node.op != "mul" or node.inputs[0].op not in {"silu", "gelu"}:
+        if node.op != "mul" or node.inputs[0].op != "act":
             return None
-        gate, up = node.inputs[0].inputs[0], node.inputs[1]
-        return make("gated", gate, up, act=node.inputs[0].op) if gate.type == up.type else None
+        act, up = node.inputs
+        return make("gated", act.inputs[0], up, **act.attrs) if act.type == up.type else None
 
     return rewrite(graph, rule)
 
 
 # Operations that treat each row by itself, whatever the other rows hold.
 ROW_WISE = frozenset(
-    {"add", "gated", "gelu", "linear", "mul", "norm", "rms_norm", "scale", "silu", "softcap"}
+    {
+        "act",
+        "add",
+        "add_experts",
+        "best_groups",
+        "cat",
+        "clamp",
+        "div",
+        "gated",
+        "group_of",
+        "linear",
+        "linear_experts",
+        "linear_heads",
+        "mul",
+        "norm",
+        "normalize",
+        "pick",
+        "reshape",
+        "scale",
+        "share",
+        "shift",
+        "slice",
+        "softcap",
+        "softmax",
+        "top",
+        "weighted_sum",
+    }
 )
 
 
@@ -92,11 +118,15 @@ def select_early(graph: Graph) -> Graph:
             new[node] = rows(node.inputs[0])
         elif node in narrow:
             shape = ("R", *node.type.shape[1:])
-            new[node] = Node(node.op, tuple(map(rows, node.inputs)), Type(node.type.dtype, shape), node.attrs)
+            attrs = {"shape": shape} if node.op == "reshape" else node.attrs
+            new[node] = Node(node.op, tuple(map(rows, node.inputs)), Type(node.type.dtype, shape), attrs)
         else:
             inputs = tuple(new[n] for n in node.inputs)
             new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.type, node.attrs)
     return Graph(new[graph.output])
+
+
+PRODUCTS = frozenset({"linear", "linear_experts", "linear_heads"})
 
 
 def quantize_inputs(graph: Graph) -> Graph:
@@ -104,7 +134,7 @@ def quantize_inputs(graph: Graph) -> Graph:
     made: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node | None:
-        if node.op not in {"linear", "linear_experts"} or by_name(node.inputs[1].type.dtype).is_float:
+        if node.op not in PRODUCTS or by_name(node.inputs[1].type.dtype).is_float:
             return None
         x, *rest = node.inputs
         if x not in made:

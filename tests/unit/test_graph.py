@@ -14,7 +14,11 @@ def weight(name: str, *shape: int) -> Node:
 
 def small() -> Graph:
     x = make("embed", weight("token_embd.weight", 50, 8), make("tokens"))
-    y = make("linear", make("rms_norm", x, eps=1e-5) * weight("norm.weight", 8), weight("up.weight", 8, 8))
+    y = make(
+        "linear",
+        make("normalize", x, kind="rms", eps=1e-5) * weight("norm.weight", 8),
+        weight("up.weight", 8, 8),
+    )
     return Graph(make("linear", make("select", x + y), weight("output.weight", 50, 8)))
 
 
@@ -57,7 +61,16 @@ Q = make("reshape", X, shape=("T", 2, 4))
         ("rope", (Q, weight("f", 3)), {"rope": Rope(4, 1e4, "halves")}),
         ("top", (X,), {"k": 9}),
         ("select", (weight("w", 3, 7),), {}),
-        ("gated", (X, X), {"act": "cubic"}),
+        ("gated", (X, X), {"kind": "cubic"}),
+        ("act", (X,), {"kind": "cubic"}),
+        ("normalize", (X,), {"kind": "mean", "eps": 1e-5}),
+        ("norm", (X, weight("w", 4)), {"kind": "rms", "eps": 1e-5}),
+        ("mul", (Q, weight("w", 3, 1)), {}),
+        ("div", (X, weight("w", 4)), {}),
+        ("slice", (X,), {"start": 4, "size": 5}),
+        ("slice", (X,), {"start": -1, "size": 2}),
+        ("cat", (X, X), {}),
+        ("cat", (Q, make("reshape", X, shape=("T", 4, 2))), {}),
         ("attend", (Q, X), {"scale": 1.0, "window": 0, "softcap": 0.0, "alibi": 0.0}),
         ("linear_experts", (X, weight("w", 2, 3, 7), make("top", X, k=2)), {}),
         ("kv_store", (Q, X), {"layer": 0}),
@@ -67,6 +80,14 @@ def test_misfits_are_refused(op: str, inputs: tuple[Node, ...], attrs: dict[str,
     """Operands or constants that do not fit an operation raise SpecError when the node is made."""
     with pytest.raises(SpecError):
         make(op, *inputs, **attrs)
+
+
+def test_shapes_of_parts_and_broadcasts() -> None:
+    """A part keeps all dimensions but the last; one value may stand for a run; one head joins all heads."""
+    assert str(make("slice", Q, start=1, size=2).type) == "f32[T, 2, 2]"
+    one = make("reshape", make("slice", X, start=0, size=3), shape=("T", 1, 3))
+    assert str(make("cat", Q, one).type) == "f32[T, 2, 7]"
+    assert (Q * weight("gain", 2, 1)).type == (Q * weight("gain", 1)).type == Q.type
 
 
 def test_heads_share_evenly() -> None:
@@ -108,14 +129,14 @@ def test_dump_names_every_node() -> None:
     """The dump is one line a node and names tensors as the file does."""
     text = dump(small())
     assert text.splitlines()[-1] == "%7 = linear(%6, output.weight) -> f32[R, 50]"
-    assert "rms_norm(%1, eps=1e-05)" in text
+    assert "normalize(%1, kind=rms, eps=1e-05)" in text
 
 
 def test_fused_operations_are_defined_by_plain_ones() -> None:
     """Every fused row of the table expands to nodes of the same type."""
     fused = {
-        "norm": make("norm", X, weight("w", 8), eps=1e-5),
-        "gated": make("gated", X, X, act="silu"),
+        "norm": make("norm", X, weight("w", 8), kind="rms", eps=1e-5),
+        "gated": make("gated", X, X, kind="silu"),
         "quantize": make("quantize", make("embed", weight("t", 9, 32), make("tokens"))),
     }
     assert set(fused) == {name for name, op in OPS.items() if op.definition}

@@ -88,8 +88,8 @@ def test_missing_keys_are_named(key: str, tmp_path: Path) -> None:
     [
         ("block_count", u32(0), "0 is not between 1"),
         ("block_count", u32(2**32 - 1), "4294967295 is not between 1"),
-        ("block_count", u32(3), r"tensor 'blk\.2\.attn_norm\.weight' is missing"),
-        ("block_count", u32(1), r"tensors have no place .* 'blk\.1\.attn"),
+        ("block_count", u32(3), r"'llama': 9 tensors missing: 'blk\.2\.attn_norm\.weight', .*, \.\.\."),
+        ("block_count", u32(1), r"'llama': 9 tensors without a place: 'blk\.1\.attn"),
         ("embedding_length", u32(128), r"'token_embd\.weight' has shape \[\d+, 64\].* asks for \[any, 128\]"),
         ("attention.head_count", u32(8), r"tensor 'blk\.0\.attn_k\.weight' has shape"),
         ("attention.head_count", u32(0), "head_count"),
@@ -115,12 +115,16 @@ def test_impossible_values_are_named(key: str, value: object, message: str, tmp_
 def test_missing_left_over_and_misshapen_tensors(tmp_path: Path) -> None:
     """Each is refused by name."""
     path, out = write_tiny(tmp_path / "m.gguf"), tmp_path / "out.gguf"
-    with pytest.raises(ModelError, match=r"tensor 'blk\.1\.ffn_up\.weight' is missing"):
-        opened(rewrite(path, out, drop="blk.1.ffn_up.weight"))
     with pytest.raises(
-        ModelError, match=r"1 tensors have no place in architecture 'llama': 'blk\.0\.extra\.weight'"
+        ModelError, match=r"architecture 'llama': 1 tensor missing: 'blk\.1\.ffn_up\.weight'$"
     ):
+        opened(rewrite(path, out, drop="blk.1.ffn_up.weight"))
+    with pytest.raises(ModelError, match=r"'llama': 1 tensor without a place: 'blk\.0\.extra\.weight'$"):
         opened(rewrite(path, out, extra="blk.0.extra.weight"))
+    with pytest.raises(
+        ModelError, match=r"1 tensor missing: 'token_embd.weight'; 1 tensor without a place: 'cl'"
+    ):
+        opened(rewrite(path, out, drop="token_embd.weight", extra="cl"))
     with pytest.raises(
         ModelError, match=r"'blk\.0\.attn_q\.weight' has shape \[64, 32\].*asks for \[64, 64\]"
     ):

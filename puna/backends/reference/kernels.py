@@ -11,7 +11,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.reference.attention import attend, kv_store
+from puna.backends.reference.attention import attend, attend_chosen, index, kv_store
+from puna.backends.reference.recurrent import RECURRENT
 from puna.backends.reference.step import Step
 from puna.graph import Node, Rope
 from puna.quants import by_name, dequantize
@@ -41,6 +42,14 @@ def linear_experts(step: Step, node: Node, out: Array, x: Array, w: Array, ids: 
         out[chosen] = x[chosen] @ w[expert].T
 
 
+def linear_heads(step: Step, node: Node, out: Array, x: Array, w: Array) -> None:
+    np.matmul(x.transpose(1, 0, 2), w.transpose(0, 2, 1), out=out.transpose(1, 0, 2))
+
+
+def add_experts(step: Step, node: Node, out: Array, x: Array, b: Array, ids: Array) -> None:
+    np.add(x, b[ids], out=out)
+
+
 def add(step: Step, node: Node, out: Array, a: Array, b: Array) -> None:
     np.add(a, b, out=out)
 
@@ -49,37 +58,82 @@ def mul(step: Step, node: Node, out: Array, a: Array, b: Array) -> None:
     np.multiply(a, b, out=out)
 
 
+def shift(step: Step, node: Node, out: Array, x: Array) -> None:
+    np.add(x, np.float32(cast(float, node.attrs["by"])), out=out)
+
+
 def scale(step: Step, node: Node, out: Array, x: Array) -> None:
     np.multiply(x, np.float32(cast(float, node.attrs["by"])), out=out)
 
 
-def rms_norm(step: Step, node: Node, out: Array, x: Array) -> None:
+def clamp(step: Step, node: Node, out: Array, x: Array) -> None:
+    least, most = (np.float32(cast(float, node.attrs[end])) for end in ("least", "most"))
+    np.clip(x, least, most, out=out)
+
+
+def div(step: Step, node: Node, out: Array, a: Array, b: Array) -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):  # a file may hold zeros: the result shows them
+        np.divide(a, b, out=out)
+
+
+def normalize(step: Step, node: Node, out: Array, x: Array) -> None:
+    if node.attrs["kind"] == "layer":
+        x = np.subtract(x, np.mean(x, axis=-1, keepdims=True), out=out)
     eps = np.float32(cast(float, node.attrs["eps"]))
+    if node.attrs["kind"] == "l2":
+        np.divide(x, np.maximum(np.sqrt(np.sum(np.square(x), axis=-1, keepdims=True)), eps), out=out)
+        return
     mean = np.mean(np.square(x), axis=-1, keepdims=True)
     np.multiply(x, 1 / np.sqrt(mean + eps), out=out)
 
 
 def norm(step: Step, node: Node, out: Array, x: Array, w: Array) -> None:
-    rms_norm(step, node, out, x)
+    normalize(step, node, out, x)
     out *= w
 
 
-def silu(step: Step, node: Node, out: Array, x: Array) -> None:
+def sigmoid(x: Array) -> Array:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right 0
-        np.divide(x, 1 + np.exp(-x), out=out)
+        return cast(Array, 1 / (1 + np.exp(-x)))
 
 
-def gelu(step: Step, node: Node, out: Array, x: Array) -> None:
-    # Hendrycks & Gimpel 2016, arXiv:1606.08415: the tanh form.
+def softplus(x: Array) -> Array:
+    return cast(Array, np.logaddexp(x, np.float32(0)))
+
+
+def gelu(x: Array) -> Array:
     inner = np.float32(0.79788456080286535588) * x * (1 + np.float32(0.044715) * np.square(x))
-    np.multiply(np.float32(0.5) * x, 1 + np.tanh(inner), out=out)
+    return cast(Array, np.float32(0.5) * x * (1 + np.tanh(inner)))
+
+
+ACTS: Mapping[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_quick": lambda x: x * sigmoid(np.float32(1.702) * x),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.square(np.maximum(x, 0)),
+    "sigmoid": sigmoid,
+    "silu": lambda x: x * sigmoid(x),
+    "softplus": softplus,
+    "sqrt_softplus": lambda x: np.sqrt(softplus(x)),
+}
+
+
+def act(step: Step, node: Node, out: Array, x: Array) -> None:
+    out[:] = ACTS[cast(str, node.attrs["kind"])](x)
 
 
 def gated(step: Step, node: Node, out: Array, gate: Array, up: Array) -> None:
-    # `out` may be `up`, so the activation needs memory of its own.
-    act = np.empty_like(gate)
-    KERNELS[cast(str, node.attrs["act"])](step, node, act, gate)
-    np.multiply(act, up, out=out)
+    np.multiply(ACTS[cast(str, node.attrs["kind"])](gate), up, out=out)
+
+
+def part(step: Step, node: Node, out: Array, x: Array) -> None:
+    start, size = cast(int, node.attrs["start"]), cast(int, node.attrs["size"])
+    out[:] = x[..., start : start + size]
+
+
+def cat(step: Step, node: Node, out: Array, a: Array, b: Array) -> None:
+    size = a.shape[-1]
+    out[..., :size], out[..., size:] = a, b
 
 
 def softmax(step: Step, node: Node, out: Array, x: Array) -> None:
@@ -93,19 +147,38 @@ def softcap(step: Step, node: Node, out: Array, x: Array) -> None:
 
 
 def share(step: Step, node: Node, out: Array, x: Array) -> None:
-    np.divide(x, x.sum(axis=-1, keepdims=True), out=out)
+    np.divide(x, np.maximum(x.sum(axis=-1, keepdims=True), 2**-14), out=out)
 
 
 def top(step: Step, node: Node, out: Array, x: Array) -> None:
     out[:] = np.argsort(-x, axis=-1, kind="stable")[..., : out.shape[-1]]
 
 
+def group_of(step: Step, node: Node, out: Array, ids: Array) -> None:
+    np.floor_divide(ids, cast(int, node.attrs["size"]), out=out)
+
+
 def pick(step: Step, node: Node, out: Array, x: Array, ids: Array) -> None:
     out[:] = np.take_along_axis(x, ids, axis=-1)
 
 
-def weighted_sum(step: Step, node: Node, out: Array, x: Array, w: Array) -> None:
-    np.sum(x * w[..., None], axis=1, out=out)
+def weighted_sum(step: Step, node: Node, out: Array, x: Array, w: Array | None = None) -> None:
+    if w is None:
+        np.sum(x, axis=1, out=out)
+    elif w.ndim == 3:
+        np.matmul(w, x, out=out)
+    else:
+        np.matmul(w[:, None, :], x, out=out[:, None, :])
+
+
+def best_groups(step: Step, node: Node, out: Array, x: Array) -> None:
+    groups, used = cast(int, node.attrs["groups"]), cast(int, node.attrs["used"])
+    grouped = x.reshape(*x.shape[:-1], groups, -1)
+    scores = np.sort(grouped, axis=-1)[..., -2:].sum(axis=-1)
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    left = np.ones(scores.shape, bool)
+    np.put_along_axis(left, order[..., :used], False, axis=-1)
+    out[:] = np.where(left[..., None], -np.inf, grouped).reshape(x.shape)
 
 
 def select(step: Step, node: Node, out: Array, x: Array) -> None:
@@ -128,28 +201,40 @@ def rope(step: Step, node: Node, out: Array, x: Array, factors: Array | None = N
 
 def temper(step: Step, node: Node, out: Array, x: Array) -> None:
     length, by = cast(int, node.attrs["length"]), cast(float, node.attrs["by"])
-    factor = 1.0 + by * np.log1p(np.floor(step.batch.positions / length))
+    positions = step.batch.positions + cast(int, node.attrs.get("offset", 0))
+    factor = 1.0 + by * np.log1p(np.floor(positions / length))
     np.multiply(x, factor.astype(np.float32)[:, None, None], out=out)
 
 
 KERNELS: Mapping[str, Kernel] = {
+    **RECURRENT,
+    "act": act,
     "add": add,
+    "add_experts": add_experts,
     "attend": attend,
+    "attend_chosen": attend_chosen,
+    "best_groups": best_groups,
+    "cat": cat,
+    "clamp": clamp,
+    "div": div,
     "embed": embed,
     "gated": gated,
-    "gelu": gelu,
+    "group_of": group_of,
+    "index": index,
     "kv_store": kv_store,
     "linear": linear,
     "linear_experts": linear_experts,
+    "linear_heads": linear_heads,
     "mul": mul,
     "norm": norm,
+    "normalize": normalize,
     "pick": pick,
-    "rms_norm": rms_norm,
     "rope": rope,
     "scale": scale,
     "select": select,
     "share": share,
-    "silu": silu,
+    "shift": shift,
+    "slice": part,
     "softcap": softcap,
     "softmax": softmax,
     "temper": temper,

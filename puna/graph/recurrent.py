@@ -1,0 +1,85 @@
+"""Operations that carry a state from each token of a sequence to the next.
+
+The constant `state` names the memory in which the cache keeps it; each node has one of its own. A step may hold rows of
+several sequences, each with its own state, and takes all rows of a sequence in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import cast
+
+from puna.graph.node import Node, Type
+from puna.graph.op import Attrs, Op, need
+
+__all__ = ["RECURRENT", "state_shape"]
+
+
+def conv(types: Sequence[Type], attrs: Attrs) -> Type:
+    x, w = types
+    need(len(x.shape) == 2 and len(w.shape) > 1, f"wants [T, channels] and weights, got {x}, {w}")
+    need(prod(cast("tuple[int, ...]", w.shape[:-1])) == x.shape[1], f"{w} does not fit {x}")
+    return Type("f32", x.shape)
+
+
+def scan(types: Sequence[Type], attrs: Attrs) -> Type:
+    x, dt, a, b, c = types
+    need(len(x.shape) == len(b.shape) == 3 and b == c, f"wants [T, heads, size], got {x}, {b}, {c}")
+    need(dt.shape == x.shape[:2], f"{dt} does not fit {x}")
+    need(cast(int, x.shape[1]) % cast(int, b.shape[1]) == 0, f"heads of {x} do not share groups of {b}")
+    need(a.shape in ((x.shape[1], 1), (x.shape[1], b.shape[2])), f"{a} does not fit {x} and {b}")
+    return x
+
+
+def delta(types: Sequence[Type], attrs: Attrs) -> Type:
+    q, k, v, decay, beta = types
+    need(len(q.shape) == len(v.shape) == 3 and q == k, f"wants [T, heads, size], got {q}, {k}, {v}")
+    need(cast(int, v.shape[1]) % cast(int, q.shape[1]) == 0, f"heads of {v} do not share those of {q}")
+    need(
+        decay.shape in ((*v.shape[:2], 1), (*v.shape[:2], q.shape[2])) and beta.shape == (*v.shape[:2], 1),
+        f"{decay} and {beta} do not fit {v}",
+    )
+    return v
+
+
+RECURRENT: Mapping[str, Op] = {
+    "conv": Op(
+        ("x", "w"),
+        ("state",),
+        conv,
+        "each channel convolved with its own weights [channels, n]: sum over j of w[c, j] * x[t - n + 1 + j, c]",
+    ),
+    "scan": Op(
+        ("x", "dt", "a", "b", "c"),
+        ("state",),
+        scan,
+        "selective state space: s = exp(dt * a) * s + dt * outer(x, b), then s @ c, for each head, with the b and c of "
+        "its group (Gu & Dao 2023, arXiv:2312.00752; with one a for each head Dao & Gu 2024, arXiv:2405.21060)",
+    ),
+    "delta": Op(
+        ("q", "k", "v", "decay", "beta"),
+        ("state", "tiled?"),
+        delta,
+        "gated delta rule: s = exp(decay) * s, s = s + outer(k, beta * (v - k @ s)), then q @ s, for each head of v; head "
+        "h shares q and k with the heads beside it, or where tiled with those h modulo their number is equal for "
+        "(Yang et al. 2024, arXiv:2412.06464; with a decay for each value of k, Kimi Team 2025, arXiv:2510.26692)",
+    ),
+}
+
+
+def sizes(node: Node) -> tuple[int, ...]:
+    """The dimensions of a value after its rows."""
+    return cast("tuple[int, ...]", node.type.shape[1:])
+
+
+SHAPES: Mapping[str, Callable[[Node], tuple[int, ...]]] = {
+    "conv": lambda n: (sizes(n.inputs[1])[-1] - 1, *sizes(n)),  # the last inputs of each channel
+    "scan": lambda n: (*sizes(n), sizes(n.inputs[3])[1]),  # [heads, size of x, size of b]
+    "delta": lambda n: (sizes(n)[0], sizes(n.inputs[1])[1], sizes(n)[1]),  # [heads, size of k, size of v]
+}
+
+
+def state_shape(node: Node) -> tuple[int, ...]:
+    """Shape of one sequence's state, f32; () for an operation without one."""
+    return SHAPES[node.op](node) if node.op in SHAPES else ()

@@ -1,0 +1,20 @@
+"""StarCoder 2: layer norms, biases everywhere, a feed-forward block without a gate."""
+
+from __future__ import annotations
+
+from puna.graph import Node
+from puna.models.blocks import mlp
+from puna.models.decoder import Decoder
+from puna.models.weights import Layer
+
+__all__ = ["Starcoder2"]
+
+
+class Starcoder2(Decoder):
+    """Pre-norm decoder."""
+
+    names = ("starcoder2",)
+    norm_kind = "layer"
+
+    def feed_forward(self, x: Node, l: Layer) -> Node:
+        return mlp(x, l, "gelu")

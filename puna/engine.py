@@ -15,7 +15,7 @@ from puna import plan, store
 from puna.cache import KVCache
 from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
-from puna.generation import Generation, check_ids, sampling_params
+from puna.generation import Generation, Writer, check_ids, check_rows, sampling_params
 from puna.gguf import GGUFFile
 from puna.planning import Prepared, prepare
 from puna.progress import Progress
@@ -145,7 +145,8 @@ class Model(Vocabulary):
         ends, breakers, scans = self.tokenizer.end_ids, self.breakers, self.backend.scans()
         how = sampling_params(sampling)
         sampler = Sampler(how, self.n_vocab, end_ids=ends, breakers=breakers, scans=scans)
-        return Generation(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence)
+        writer = Writer(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence)
+        return Generation(writer)
 
     def generate(self, prompt: str | Sequence[int], n_predict: int = 32, **options: Any) -> str:
         """The whole text that `stream` yields."""
@@ -172,7 +173,13 @@ class Model(Vocabulary):
     def run(
         self, sequence: CacheSequence, ids: Sequence[int], rows: Sequence[int], out: NDArray[np.float32]
     ) -> None:
-        """One step of one sequence. When it fails, the sequence holds what it held before."""
+        """One step of one sequence: logits after some of its rows into `out`, float32 [len(rows), vocabulary].
+
+        When it fails, the sequence holds what it held before. Raises RequestError for ids, rows or an `out` that
+        cannot be.
+        """
+        ids = check_ids(ids, self.n_vocab, self.n_ctx)
+        check_rows(rows, len(ids), out, self.n_vocab)
         with self.lock:
             before = len(sequence)
             try:

@@ -19,18 +19,22 @@ from puna.errors import RequestError
 from puna.sampling import Sampler, SamplingParams, StopMatcher
 from puna.tokenizer import Tokenizer
 
-__all__ = ["Generation", "Timings", "check_ids", "sampling_params"]
+__all__ = ["Generation", "Timings", "Writer", "check_ids", "check_rows", "sampling_params"]
 
 
 @dataclass
 class Timings:
-    """Counts and seconds. `cached` tokens of the prompt were in the cache already and cost nothing."""
+    """Counts and seconds. `cached` tokens of the prompt were in the cache already and cost nothing.
+
+    uncached: why no more of them were.
+    """
 
     prompt_tokens: int = 0
     cached: int = 0
     prompt_seconds: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    uncached: str = ""
 
     @property
     def prompt_rate(self) -> float:
@@ -67,12 +71,18 @@ def check_ids(ids: Iterable[Any], n_vocab: int, n_ctx: int) -> list[int]:
     return checked
 
 
-class Generation(Iterator[str]):
-    """Yields text as it comes; never half a character, never the beginning of a stop string.
+def check_rows(rows: Sequence[int], count: int, out: NDArray[np.float32], n_vocab: int) -> None:
+    """Raises RequestError where rows are not of a step of `count`, or their logits do not fit `out`."""
+    if len(rows) and not 0 <= min(rows) <= max(rows) < count:
+        raise RequestError(f"rows {min(rows)} to {max(rows)} of a step of {count}", where="rows")
+    fits = out.shape == (len(rows), n_vocab) and out.dtype == np.float32 and out.flags.c_contiguous
+    if not fits or not out.flags.writeable:
+        what = f"{out.dtype} {list(out.shape)} where float32 [{len(rows)}, {n_vocab}], row by row, is wanted"
+        raise RequestError(what, where="out")
 
-    ids: the tokens generated so far.  finish_reason: None while it runs, then "stop" (an end-of-generation token or
-    a stop string) or "length" (n_predict tokens, or a full context).  timings: what it cost.
-    """
+
+class Writer:
+    """The loop that generates, and what it has so far. `run` is called once."""
 
     def __init__(
         self,
@@ -96,14 +106,6 @@ class Generation(Iterator[str]):
         self.ids: list[int] = []
         self.finish_reason: str | None = None
         self.timings = Timings(prompt_tokens=len(self.prompt))
-        self.pieces = self.run()
-
-    def __next__(self) -> str:
-        return next(self.pieces)
-
-    def close(self) -> None:
-        """Stop early and give the cache back."""
-        self.pieces.close()
 
     def run(self) -> Generator[str, None, None]:
         """The loop: prompt, then sample, show, and compute the next."""
@@ -138,7 +140,8 @@ class Generation(Iterator[str]):
         held = min(sequence.common_prefix(self.prompt), len(self.prompt) - 1)
         held = self.cache.truncate(sequence, held)
         if not held:
-            held = self.cache.reuse(sequence, self.prompt).count
+            reuse = self.cache.reuse(sequence, self.prompt)
+            held, self.timings.uncached = reuse.count, reuse.reason
         self.timings.cached = held
         self.sampler.accept(*self.prompt)
         return self.step(sequence, self.prompt[held:])
@@ -158,3 +161,36 @@ class Generation(Iterator[str]):
             self.finish_reason = "stop"
         if text:
             yield text
+
+
+class Generation(Iterator[str]):
+    """Yields text as it comes; never half a character, never the beginning of a stop string.
+
+    Whoever drops it early gives its room in the cache back.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        # The loop knows the writer and not this object: no cycle keeps it alive.
+        self.writer, self.pieces = writer, writer.run()
+
+    def __next__(self) -> str:
+        return next(self.pieces)
+
+    def close(self) -> None:
+        """Stop early and give the cache back."""
+        self.pieces.close()
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens generated so far."""
+        return self.writer.ids
+
+    @property
+    def finish_reason(self) -> str | None:
+        """None while it runs; "stop" after an end-of-generation token or a stop string, "length" at a limit."""
+        return self.writer.finish_reason
+
+    @property
+    def timings(self) -> Timings:
+        """What it cost."""
+        return self.writer.timings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,52 @@ def test_memory_is_what_is_allocated(tmp_path: Path) -> None:
     assert model.memory["compute"] == program.compute.nbytes + 4 * model.n_vocab
     assert model.memory["kv"] == sum(part.nbytes for pair in program.cache.values() for part in pair)
     assert model.memory["scratch"] == program.scratch.nbytes
+
+
+def test_a_generation_that_is_dropped_gives_its_room_back(alphabet: puna.Model) -> None:
+    """A loop that breaks off leaves nothing for the garbage collector to find."""
+    room, enabled = alphabet.cache.room(), gc.isenabled()
+    gc.disable()
+    try:
+        for _ in alphabet.stream("ab", 20):
+            break
+        assert alphabet.cache.sequences == []
+        assert alphabet.cache.room() == room
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def test_a_known_beginning_is_not_computed_again(tmp_path: Path) -> None:
+    """A prompt that begins like an earlier one takes up its pages: the same bits, and the timings say how many."""
+    model, other = (puna.load(write_tiny(tmp_path / "m.gguf"), backend="cpu", n_ctx=256) for _ in range(2))
+    ids = [int(i) for i in np.random.default_rng(1).integers(0, 200, 150)]
+    list(model.stream(ids, 2, temp=0))
+    again = model.stream([*ids[:140], 7], 5, temp=0)
+    fresh = other.stream([*ids[:140], 7], 5, temp=0)
+    assert list(again) == list(fresh)
+    assert again.ids == fresh.ids
+    assert (again.timings.cached, fresh.timings.cached) == (128, 0)
+    assert "do not fill a page" in again.timings.uncached
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "shape", "kind"),
+    [
+        ([300_000], [0], (1, None), np.float32),
+        ([-1], [0], (1, None), np.float32),
+        ([1, 2], [2], (1, None), np.float32),
+        ([1], [0], (2, None), np.float32),
+        ([1], [0], (1, 5), np.float32),
+        ([1], [0], (1, None), np.float64),
+    ],
+)
+def test_steps_that_cannot_be(
+    ids: list[int], rows: list[int], shape: tuple[int, int | None], kind: type, alphabet: puna.Model
+) -> None:
+    """A step with ids, rows or memory for logits that do not fit is refused before it begins."""
+    sequence = alphabet.cache.open()
+    out: Any = np.empty((shape[0], shape[1] or alphabet.n_vocab), kind)
+    with pytest.raises(RequestError):
+        alphabet.run(sequence, ids, rows, out)
+    assert len(sequence) == 0

@@ -95,10 +95,10 @@ def ended(generation: Generation) -> None:
     """Says so when a limit, not the model, ended the text."""
     if generation.finish_reason != "length":
         return
-    if 0 <= generation.n_predict <= len(generation.ids):
-        say(f"stopped at the limit of {counted(generation.n_predict)} (-n)")
+    if 0 <= generation.writer.n_predict <= len(generation.ids):
+        say(f"stopped at the limit of {counted(generation.writer.n_predict)} (-n)")
     else:
-        say(f"stopped: the context of {counted(generation.cache.n_ctx)} is full (-c)")
+        say(f"stopped: the context of {counted(generation.writer.cache.n_ctx)} is full (-c)")
 
 
 def token_lines(vocabulary: Vocabulary, ids: list[int]) -> list[str]:

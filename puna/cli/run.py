@@ -109,7 +109,7 @@ def complete(arguments: argparse.Namespace, model: Model, text: str, sampling: d
     generation = model.stream(text, arguments.predict, stop=options.stops_of(arguments), **sampling)
     report.opening(name, model)
     if arguments.verbose_prompt:
-        report.tokens(model, generation.prompt)
+        report.tokens(model, generation.writer.prompt)
     screen = Screen(arguments.color)
     if not arguments.no_display_prompt:
         screen.prompt(text)

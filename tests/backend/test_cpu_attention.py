@@ -21,13 +21,13 @@ from puna.backends.cpu.kernels.attention import (
     attend_split,
     parts_bytes,
 )
-from puna.backends.cpu.program import QUERIES
-from puna.backends.reference.attention import attend_block
+from puna.backends.reference.attention import attend_block, unseen
 from puna.graph import slopes
 from puna.plan import KVLayout
 from puna.quants import by_name, dequantize, quantize
 
 PAGE = 64
+QUERIES = 6  # of the largest tile of any processor
 LONG = PAGE * BLOCK  # positions of a block of pages
 
 
@@ -72,6 +72,8 @@ SHAPES = [
     shape(key=64, value=1, kinds="BF16 F32"),
     shape(key=8, value=8, group=3, alibi=True),
     shape(key=8, value=8, group=3, sinks=True, window=70),
+    *(shape(key=8, value=8, group=3, causal=False, alibi=a, window=w) for a, w in ((False, 0), (True, 0), (True, 7))),
+    *(shape(key=8, value=8, group=2, causal=False, window=window) for window in (1, 64, 131, 1000)),
     *(shape(key=8, value=8, group=2, window=window) for window in (1, 64, 65, 1000)),
 ]
 
@@ -108,24 +110,27 @@ class Problem:
         """The reference backend's softmax(q k) v, in float64, for the values that the caches hold."""
         shape, out, start = self.shape, [], 0
         attrs = {"scale": shape.scale, "window": shape.window, "softcap": shape.softcap}
-        node = SimpleNamespace(attrs={**attrs, "alibi": 8.0 * shape.alibi})
+        attrs |= {"alibi": 8.0 * shape.alibi, "causal": shape.causal}
+        node = SimpleNamespace(attrs=attrs)
         sinks = self.sinks.astype(np.float64) if shape.sinks else None
         for text, (k, v) in zip(self.texts, self.past, strict=True):
             q = self.q[start : start + text.count].astype(np.float64)
             positions = np.arange(text.past, text.past + text.count)
             scratch = np.zeros(self.heads * text.count * len(k))
-            out.append(attend_block(cast(Any, node), q, k, v, positions, scratch, sinks))
+            hidden = unseen(cast(Any, node), positions, len(k))
+            out.append(attend_block(cast(Any, node), q, k, v, positions, hidden, scratch, sinks))
             start += text.count
         return np.concatenate(out)
 
     def items(self, most: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Each text's rows in runs of at most `most`: first row, rows, position, address of pages."""
+        """Each text's rows in runs of at most `most`: first row, rows, position, address of pages, length."""
         made, start = [], 0
         pages = [np.array(text.pages, np.int32) for text in self.texts]
         for text, table in zip(self.texts, pages, strict=True):
             for first in range(0, text.count, most):
                 count = min(most, text.count - first)
-                made.append((start + first, count, text.past + first, table.ctypes.data))
+                position, length = text.past + first, text.past + text.count
+                made.append((start + first, count, position, table.ctypes.data, length))
             start += text.count
         items = np.array(made, np.int64)
         assert items.shape[1] * 8 == ITEM_BYTES

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cpu_rig import compiler
+from test_cpu_rig import compiler, write_model
 
 from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Spec
@@ -239,7 +239,7 @@ def test_interrupts_leave_the_team_sound() -> None:
         signal.signal(signal.SIGALRM, interrupt)
         team, data = Team(compiler(), 2, allocate(128)), np.zeros(64, np.int64)
         job = Job(*[(Spec.of(count), data.ctypes.data, 64, 4, 1)] * 3)
-        for n in range(3000):
+        for n in range(1200):
             try:
                 armed.append(n)
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + n % 60))
@@ -286,3 +286,47 @@ def test_threads_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(BackendError, match=r"gives 3 of 5 threads.*\(-t\)"):
         Team(compiler(), 5, allocate(0))
     assert {thread.name for thread in threading.enumerate()} <= names
+
+
+def test_a_daemon_at_work_does_not_keep_the_process(tmp_path: Path) -> None:
+    """A process ends while a thread of it computes."""
+    path = write_model(tmp_path / "m.gguf", "llama", "Q8_0")
+    result = in_a_process(
+        f"""
+        import threading, time
+        import puna
+        model = puna.load({str(path)!r}, backend="cpu", threads=2)
+
+        def work():
+            while True:
+                model.logits(list(range(60)))
+
+        threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.2)
+        """,
+        timeout=60,
+    )
+    assert result.returncode == 0
+    assert "malloc" not in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
+    """A model that was loaded before a fork runs in the child too, to the same bits, and ends with it."""
+    path = write_model(tmp_path / "m.gguf", "llama", "Q8_0")
+    result = in_a_process(
+        f"""
+        import os, sys
+        import puna
+        model = puna.load({str(path)!r}, backend="cpu", threads=2)
+        want = model.logits(list(range(60)))
+        child = os.fork()
+        if child == 0:
+            sys.exit(0 if (model.logits(list(range(60))) == want).all() else 3)
+        _, status = os.waitpid(child, 0)
+        assert (model.logits(list(range(60))) == want).all()
+        sys.exit(os.waitstatus_to_exitcode(status))
+        """,
+        timeout=60,
+    )
+    assert (result.returncode, result.stderr) == (0, "")

@@ -157,6 +157,8 @@ def test_loading_flags_arrive(model: Path) -> None:
         "cache_type_v": "f16",
         "mmap": False,
         "repack": False,
+        "parallel": 4,
+        "fit": False,
         "progress": None,
     }
 

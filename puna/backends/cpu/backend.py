@@ -13,14 +13,15 @@ from puna.backends.cpu.compiler import Compiler
 from puna.backends.cpu.kernels.attention import Shape, attend_scratch, parts_bytes
 from puna.backends.cpu.kernels.experts import list_bytes
 from puna.backends.cpu.kernels.linear import many_scratch
+from puna.backends.cpu.kernels.recurrent import RECURRENT
 from puna.backends.cpu.kernels.rows import EMITTERS
 from puna.backends.cpu.memory import ALIGN
 from puna.backends.cpu.panels import Panel
-from puna.backends.cpu.program import QUERIES, Program, row_bytes
+from puna.backends.cpu.program import Program, row_bytes
 from puna.backends.cpu.scans import KernelScans
 from puna.backends.cpu.target import Target
 from puna.backends.cpu.threads import default_threads
-from puna.backends.cpu.upload import Weights, upload, weight_bytes
+from puna.backends.cpu.upload import PRODUCTS, Weights, upload, weight_bytes
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.plan import Batch, KVLayout, Plan
@@ -49,7 +50,7 @@ class CPUBackend(Backend[Weights, Program]):
             name="cpu",
             device=f"{target.cpu} ({target.dot}), {self.threads} thread{'s' * (self.threads > 1)}",
             free=free_memory(),
-            ops=frozenset({*EMITTERS, "linear", "linear_experts", "attend"}),
+            ops=frozenset({*EMITTERS, *PRODUCTS, *RECURRENT, "attend"}),
             row_ops=frozenset(EMITTERS),
             kv_types=("F16", "F32", "BF16", *QUANTISED),
             notes=()
@@ -66,15 +67,17 @@ class CPUBackend(Backend[Weights, Program]):
 
     def need(self, node: Node, tokens: int) -> int:
         """Bytes that one thread wants for a node in a step of `tokens`."""
-        if node.op in {"linear", "linear_experts"}:
+        if node.op in PRODUCTS:
             kind, k = node.inputs[1].type.dtype, cast(int, node.inputs[1].type.shape[-1])
-            slots = list_bytes(tokens * cast(int, node.type.shape[1])) if node.op == "linear_experts" else 0
+            slots = list_bytes(tokens * cast(int, node.type.shape[1])) if node.op != "linear" else 0
             width = self.compiler.target.tile[0]
             return slots + (0 if by_name(kind).is_float else many_scratch(Panel(kind), k, width))
         if node.op == "attend":
             value = cast(int, node.type.shape[2])
-            return attend_scratch(Shape(1, 1, 1, value, "F32", "F32", 1.0, 0, 0.0), QUERIES)
-        return 0 if node.op == "kv_store" else row_bytes(node)
+            return attend_scratch(
+                Shape(1, 1, 1, value, "F32", "F32", 1.0, 0, 0.0), self.compiler.target.queries
+            )
+        return 0 if node.op == "kv_store" or node.op in RECURRENT else row_bytes(node)
 
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
         return upload(graph, source, self.compiler, self.threads, self.repack, progress)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 __all__ = ["CodeCache", "Entry", "default_folder"]
 
 MAGIC = b"puna code 2\n"
+MOST = 4096  # files, above which those that were made first go
 HEAD = len(MAGIC) + hashlib.sha256().digest_size
 
 
@@ -50,8 +52,10 @@ class CodeCache:
     def read(self, path: Path) -> bytes | None:
         """A file's line of JSON and object code, or None where it is not sound or not ours."""
         try:
-            with path.open("rb") as file:
-                if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
+            with open(path, "rb", opener=at_once) as file:
+                about = os.fstat(file.fileno())
+                is_ours = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+                if not is_ours or not stat.S_ISREG(about.st_mode):
                     return None  # somebody else's code is not run
                 stored = file.read()
         except OSError:
@@ -75,6 +79,13 @@ class CodeCache:
             path.unlink(missing_ok=True)
         return len(paths)
 
+    def prune(self) -> None:
+        """Delete the oldest files where there are too many: kernels of earlier versions. Raises OSError."""
+        paths = list(self.folder.glob("*.o"))
+        if len(paths) > MOST:
+            for path in sorted(paths, key=lambda path: path.stat().st_mtime)[: len(paths) - MOST]:
+                path.unlink(missing_ok=True)
+
     def store(self, key: str, code: bytes, *, name: str, cpu: str) -> None:
         """Keep object code. A folder that cannot be written to costs time at the next start, nothing else."""
         rest = json.dumps({"name": name, "cpu": cpu}).encode() + b"\n" + code
@@ -85,6 +96,7 @@ class CodeCache:
                 with os.fdopen(handle, "wb") as file:
                     file.write(MAGIC + digest(key, rest) + rest)
                 Path(temporary).replace(self.path(key))
+                self.prune()
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
@@ -92,12 +104,23 @@ class CodeCache:
             return
 
 
+def at_once(path: str, flags: int) -> int:
+    """Open without waiting for whoever may write at the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def digest(key: str, rest: bytes) -> bytes:
     return hashlib.sha256(key.encode() + rest).digest()
 
 
 def default_folder() -> Path:
-    """Where kernels are kept: in the user's cache folder, since each can be compiled again."""
+    """Where kernels are kept: in the user's cache folder, since each can be compiled again.
+
+    A user without a home gets a folder that cannot be: nothing is kept.
+    """
     from platformdirs import user_cache_path
 
-    return user_cache_path("puna", appauthor=False) / "code"
+    try:
+        return user_cache_path("puna", appauthor=False) / "code"
+    except RuntimeError:  # no home folder is known
+        return Path(os.devnull) / "puna" / "code"

@@ -62,6 +62,7 @@ class Compiler:
         self.addresses: dict[str, int] = {}
         self.seconds: dict[Spec, float | None] = {}  # of each kernel asked for; None: it came from the cache
         self.engines: list[llvm.ExecutionEngine] = []
+        self.looks = 0.0  # that a waiting thread takes a second, once that is known
 
     def addresses_of(self, specs: Iterable[Spec]) -> dict[Spec, int]:
         """Addresses of the kernels, ready to call."""

@@ -8,18 +8,29 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.errors import BackendError
+from puna.units import human
+
 __all__ = ["ALIGN", "allocate", "prefer_huge"]
 
 ALIGN = 64
 
 
 def allocate(nbytes: int) -> NDArray[np.uint8]:
-    """Zeroed bytes on a page boundary. No memory is taken until a page is first touched."""
+    """Zeroed bytes on a page boundary. No memory is taken until a page is first touched.
+
+    Raises BackendError where the system does not give them.
+    """
     if nbytes == 0:
         return np.zeros(0, np.uint8)
     # Private: what could be shared with other processes gets no huge pages.
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-    return np.frombuffer(mmap.mmap(-1, nbytes, **private), np.uint8)
+    try:
+        return np.frombuffer(mmap.mmap(-1, nbytes, **private), np.uint8)
+    except (OSError, OverflowError) as error:
+        raise BackendError(
+            f"the system does not give {human(nbytes)} of memory: {error}", fix="lower the context (-c)"
+        ) from error
 
 
 def prefer_huge(block: NDArray[np.uint8]) -> None:

@@ -25,6 +25,7 @@ from puna.backends.cpu.kernels.direct import direct, float_direct
 from puna.backends.cpu.kernels.experts import by_expert, by_slot, by_slot_direct, list_bytes
 from puna.backends.cpu.kernels.floats import float_linear
 from puna.backends.cpu.kernels.linear import few, many
+from puna.backends.cpu.kernels.recurrent import RECURRENT
 from puna.backends.cpu.kernels.rows import Operand, RowOp, rows
 from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import ROWS, Panel
@@ -39,10 +40,10 @@ from puna.quants import by_name
 __all__ = ["Program", "shape_of"]
 
 FEW = 8  # most tokens for which weights are unpacked in registers
-QUERIES = 6  # queries of a tile of attention
 AHEAD = 256 << 10  # most bytes that a waiting thread asks for
 MOST_READY = 64  # sizes of steps whose records are kept
 EXPERT_CLAIMS = 4  # by which an expert's matrix is shared out
+CLAIMS = 4  # by which a thread takes its share of a walk
 CHUNK = 1 << 20  # most bytes of weights that a thread claims at a time
 
 
@@ -57,6 +58,7 @@ class Call:
     used: int = 0  # experts that a token chooses
     sharing: int = 1  # choices that read the same activations
     shape: Shape | None = None
+    parts: int = 0  # units that the rows of a sequence are cut into, where they are walked over in order
     logits: int | None = None  # which argument is the address of the logits
 
 
@@ -77,6 +79,7 @@ class Program:
             )
             for layer in plan.kv.widths
         }
+        self.states = {name: allocate(plan.kv.state_bytes(name)) for name in plan.kv.states}
         self.tables = Tables(plan, self.weights)
         self.counters = allocate(split_units(threads) * 8)
         self.calls = [self.call(record) for record in plan.records]
@@ -93,6 +96,8 @@ class Program:
         }
         self.experts = [(i, c.used) for i, c in enumerate(self.calls) if c.used]
         self.attends = [i for i, c in enumerate(self.calls) if c.shape]
+        self.walks = [i for i, c in enumerate(self.calls) if c.parts]
+        self.walk_parts = np.array([c.parts for c in self.calls if c.parts], np.int64)
         self.heads = np.array([c.shape.heads_kv for c in self.calls if c.shape], np.int64)
         self.logits = [(i, c.logits) for i, c in enumerate(self.calls) if c.logits is not None]
         self.ready: dict[tuple[int, int, str], NDArray[np.int64]] = {}
@@ -101,8 +106,10 @@ class Program:
         node = record.nodes[0]
         if node.op == "linear":
             return self.linear_call(node)
-        if node.op == "linear_experts":
+        if node.op in {"linear_experts", "linear_heads"}:
             return self.experts_call(node)
+        if node.op in RECURRENT:
+            return self.walk_call(node)
         return self.attend_call(node) if node.op == "attend" else self.rows_call(record)
 
     def address(self, node: Node) -> int:
@@ -126,13 +133,15 @@ class Program:
         return matrix_bytes(kind, ROWS, k) if self.repack else by_name(kind).row_bytes(k)
 
     def experts_call(self, node: Node) -> Call:
-        x, weight, ids = node.inputs
+        x, weight, *ids = node.inputs
         count, k = cast("tuple[int, int]", weight.type.shape[1:])
-        used, panel = cast(int, ids.type.shape[1]), self.panel_bytes(weight)
+        used, panel = cast(int, node.type.shape[1]), self.panel_bytes(weight)
         expert = matrix_bytes(weight.type.dtype, count, k) if self.repack else count * panel
         sharing = used if len(x.type.shape) == 2 else 1
         x_stride = row_bytes(x) * sharing // used
-        places = [self.address(n) for n in (weight, x, node, ids)]
+        places = [self.address(n) for n in (weight, x, node, *ids)]
+        if not ids:  # each head has its own
+            places.append(self.tables.each(used))
         args = [*places, count, k, panel, expert, x_stride, row_bytes(node) // used, 0]
         args.append(list_bytes(self.plan.tokens * used))
         return Call(args, str(node.type.shape[0]), weight=weight, used=used, sharing=sharing)
@@ -147,6 +156,11 @@ class Program:
         sinks = self.address(node.inputs[2]) if len(node.inputs) > 2 else 0
         args += [self.parts.ctypes.data, 0, self.counters.ctypes.data, self.tables.slopes_of(node), sinks]
         return Call(args, "T", shape=shape_of(node, self.plan))
+
+    def walk_call(self, node: Node) -> Call:
+        work, state = RECURRENT[node.op](node), self.states[cast(str, node.attrs["state"])]
+        places = [self.address(node), state.ctypes.data, self.tables.spans.ctypes.data]
+        return Call([*places, *map(self.address, node.inputs)], "T", work.spec, parts=work.parts)
 
     def rows_call(self, record: Record) -> Call:
         builder = RowsBuilder(self, record)
@@ -163,7 +177,8 @@ class Program:
         if call.spec:
             return call.spec
         if call.shape:
-            tile = QUERIES if mode == "prefill" else min(QUERIES, call.shape.group)
+            most = self.compiler.target.queries
+            tile = most if mode == "prefill" else min(most, call.shape.group)
             return Spec.of(attend_split if mode == "split" else attend, shape=call.shape, tile=tile)
         assert call.weight is not None
         if call.used:
@@ -188,6 +203,8 @@ class Program:
 
     def units(self, call: Call, count: int) -> tuple[int, int]:
         """Units of work and how many a thread claims at a time."""
+        if call.parts:
+            return 0, -(-call.parts // (CLAIMS * self.team.threads))  # times the sequences of the step
         if call.spec:
             return count, 1 if count < 64 else 4
         if call.shape or count == 0:
@@ -261,6 +278,9 @@ class Program:
     def run(self, batch: Batch, logits: NDArray[np.float32]) -> None:
         tokens, count = len(batch.tokens), len(batch.outputs)
         mode = self.mode(batch)
+        if self.team.renew():
+            self.records[:, 4] = self.counters[:] = 0  # what a fork caught in the middle
+        self.target = logits  # kept: see `Shared.work_out`
         copy_pages(self.plan.kv, self.cache, batch.copies)
         ready = self.prepare(tokens, count, mode)
         self.records[:, [0, 2, 3, 6, 7]] = ready
@@ -272,12 +292,13 @@ class Program:
         )
         self.args[self.attends, 8] = blocks
         self.records[self.attends, 2] = items * self.heads * blocks
+        self.records[self.walks, 2] = self.tables.sequences * self.walk_parts
         self.args[self.linears["T"], 8], self.args[self.linears["R"], 8] = tokens, count
         for i, used in self.experts:
             self.args[i, 10] = (tokens if self.calls[i].dim == "T" else count) * used
         for i, argument in self.logits:
             self.args[i, argument] = logits.ctypes.data
-        self.team.run(self.records.ctypes.data, len(self.calls))
+        self.team.run(self.records.ctypes.data, len(self.calls), (tokens, count, mode))
 
 
 class RowsBuilder:
@@ -361,5 +382,5 @@ def shape_of(node: Node, plan: Plan) -> Shape:
     group = cast(int, node.type.shape[1]) // heads
     scale, window, softcap = (cast(Any, node.attrs[n]) for n in ("scale", "window", "softcap"))
     kinds, alibi = (plan.kv.k_type, plan.kv.v_type), bool(node.attrs["alibi"])
-    extras = alibi, len(node.inputs) > 2, bool(node.attrs.get("chunked"))
+    extras = alibi, len(node.inputs) > 2, bool(node.attrs.get("chunked")), bool(node.attrs.get("causal", True))
     return Shape(heads, group, key, value, *kinds, scale, window, softcap, *extras)

@@ -7,6 +7,7 @@ Memory that the threads share, in i64 and addresses:
                         48 ahead, 56 bytes: memory that is read after the barrier, for who waits to ask for it
     job (256 bytes)     0 records   8 count of records   16 threads   24 yield: a C function that gives up the core
                         32 spins: looks at a barrier before the core is given up
+                        40 waits: looks for a new job before a worker goes to sleep
                         64 arrived: threads at the barrier   128 phase: barriers passed
                         192 ticket: jobs posted so far   200 done: those that the poster has run to their end
     nap (64 bytes, one a worker)   0 asleep: 1 while the worker waits in Python
@@ -16,12 +17,11 @@ from __future__ import annotations
 
 from puna.backends.cpu.lang import Kernel, Ptr, Value
 
-__all__ = ["JOB_BYTES", "NAP_BYTES", "RECORD_BYTES", "rouse", "run", "serve", "start"]
+__all__ = ["JOB_BYTES", "NAP_BYTES", "RECORD_BYTES", "rouse", "run", "serve", "spin", "start"]
 
 RECORD_BYTES, JOB_BYTES, NAP_BYTES = 64, 256, 64
 ARRIVED, PHASE, TICKET, DONE = 64, 128, 192, 200
 LINES, LINE = 4, 64  # cache lines that a waiting thread asks for between two looks, and their bytes
-WAITS = 100_000  # looks for a new job before a worker goes to sleep: some milliseconds
 
 
 def run(k: Kernel) -> None:
@@ -82,6 +82,13 @@ def pause(k: Kernel) -> None:
         k.procedure(name, *(k.const("i32", arg) for arg in args))
 
 
+def spin(k: Kernel) -> None:
+    """spin(looks): as long as a worker takes for so many looks."""
+    (looks,) = k.args
+    for _ in k.loop(0, looks):
+        pause(k)
+
+
 def rouse(k: Kernel) -> None:
     """rouse(naps, workers, awake): set awake[w] for each worker that sleeps and must be signalled."""
     naps, workers, awake = k.args
@@ -118,19 +125,20 @@ def serve(k: Kernel) -> None:
     will wake it, and must then wait for that. A job without records ends the worker: Python sees it and stops calling.
     """
     job, nap, seen, scratch = k.args
+    waits = job.load("i64", offset=40, align=8)
     for _ in k.repeat():
         looks = k.var(k.zeros("i64"))
         for _ in k.repeat():
             looks.set(looks.now + 1)
             posted = k.load_shared(job.at(TICKET)).compare("!=", seen.load("i64", align=8))
-            k.leave_if(k.either(posted, looks.now > WAITS))
+            k.leave_if(k.either(posted, looks.now > waits))
             pause(k)
-        with k.when(looks.now > WAITS):
+        with k.when(looks.now > waits):
             k.swap_shared(nap, 1)
         posted = k.load_shared(job.at(TICKET)).compare("!=", seen.load("i64", align=8))
         # A job that came while the flag was being set: take the flag back, unless the poster took it first.
         late = k.var(k.const("i64", 0))
-        with k.when(looks.now > WAITS):
+        with k.when(looks.now > waits):
             late.set(k.const("i64", 1))
             with k.when(posted):
                 late.set(k.const("i64", 1) - k.swap_shared(nap, 0))

@@ -25,12 +25,16 @@ class KernelScans(Scans):
         self._maxima, self._exponentials = (KERNEL(found[spec]) for spec in specs)
 
     def maxima(self, logits: Floats, segments: int) -> Floats:
+        assert logits.dtype == np.float32
+        assert logits.flags.c_contiguous
         result = np.empty(segments, np.float32)
         args = np.array([logits.ctypes.data, result.ctypes.data, len(logits) // segments], np.int64)
         self._maxima(args.ctypes.data, 0, segments, None)
         return result
 
     def weights(self, logits: Floats, most: float) -> Floats:
+        assert logits.dtype == np.float32
+        assert logits.flags.c_contiguous
         result = np.empty(len(logits), np.float32)
         args = np.array([logits.ctypes.data, result.ctypes.data, 0], np.int64)
         args[2:].view(np.float32)[0] = most

@@ -126,7 +126,14 @@ class Target:
     def tile(self) -> tuple[int, int]:
         """Panels of 16 rows, and tokens, whose sums a product of many tokens holds in registers."""
         sums = self.registers * self.vector // 64  # vectors of 16 sums that all registers could hold
-        return (2, 6) if sums >= 32 else (1, 4) if sums >= 8 else (1, 2)
+        if sums >= 32:  # a dot of three instructions wants registers of its own
+            return (2, 6) if self.dot.startswith("vpdpbusd") else (2, 4)
+        return (1, 4) if sums >= 8 else (1, 2)
+
+    @property
+    def queries(self) -> int:
+        """Queries of a tile of attention; where registers are few or narrow, sharing loads costs more than it saves."""
+        return 6 if "avx512f" in self.have or (self.family == "x86_64" and self.vector == 16) else 1
 
     def machine(self) -> llvm.TargetMachine:
         """A new LLVM target machine; an execution engine takes it over."""

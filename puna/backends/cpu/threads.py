@@ -6,7 +6,9 @@ import ctypes
 import os
 import sys
 import threading
+import time
 import weakref
+from collections.abc import Hashable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from puna.backends.cpu import runner
 from puna.backends.cpu.compiler import Compiler, Spec
 from puna.backends.cpu.memory import ALIGN, allocate
+from puna.backends.cpu.pace import Pace
 from puna.errors import BackendError
 
 __all__ = ["Team", "default_threads"]
@@ -23,7 +26,11 @@ ROUSE = Spec(runner.rouse, (), ("ptr", "i64", "ptr"))
 START = Spec(runner.start, (), ("ptr", "ptr", "i64", "ptr", "ptr"))
 SERVE = Spec(runner.serve, (), ("ptr", "ptr", "ptr", "ptr"))
 POINTER = ctypes.c_void_p
-PATIENT, HASTY = 100_000, 500  # looks at a barrier before the core is given up
+SPIN = Spec(runner.spin, (), ("i64",))
+# Seconds at a barrier before the core is given up, by threads that have one each and by those that do not.
+PATIENT, HASTY = 2.4e-3, 12e-6
+AWAKE = 2.4e-3  # seconds that a worker looks out for a new job before it sleeps
+TRIAL = 20_000  # looks that are timed, once a compiler
 
 
 class Shared:
@@ -40,7 +47,10 @@ class Shared:
         self.job = self.memory[: runner.JOB_BYTES].view(np.int64)
         self.job[2], self.job[3] = threads, yield_address()
         # A core given up on a busy machine is gone for milliseconds: that is for threads without one of their own.
-        self.job[4] = PATIENT if threads <= cores() else HASTY
+        rate = looks_a_second(compiler)
+        self.job[4] = int(rate * (PATIENT if threads <= cores() else HASTY))
+        self.job[5] = int(rate * AWAKE)
+        self.lock, self.process = threading.Lock(), os.getpid()
         self.naps = [
             self.memory.ctypes.data + runner.JOB_BYTES + i * runner.NAP_BYTES for i in range(threads)
         ]
@@ -56,16 +66,20 @@ class Shared:
         """Wake who sleeps, post a job, and take part until it is done.
 
         Whenever an interrupt comes, the job is either not posted or done: `start` is one step, unless a worker fell
-        asleep just before it.
+        asleep just before it. What an interrupt leaves posted even so is done at the next call: what it writes to must
+        live until then.
         """
-        self.finish()
-        self.job[0], self.job[1] = records, count
-        self.rouse(self.naps[0], len(self.signals), self.awake.ctypes.data)
-        self.wake()
-        try:
-            self.start(self.address, self.naps[0], len(self.signals), self.awake.ctypes.data, self.scratch[0])
-        finally:
+        with self.lock:
             self.finish()
+            self.job[0], self.job[1] = records, count
+            self.rouse(self.naps[0], len(self.signals), self.awake.ctypes.data)
+            self.wake()
+            try:
+                self.start(
+                    self.address, self.naps[0], len(self.signals), self.awake.ctypes.data, self.scratch[0]
+                )
+            finally:
+                self.finish()
 
     def finish(self) -> None:
         """Take part in a job that is posted and not done."""
@@ -90,27 +104,69 @@ class Shared:
             self.signals[worker].acquire()
 
     def stop(self, workers: list[threading.Thread]) -> None:
-        """A job without records ends the workers."""
+        """A job without records ends the workers.
+
+        They are left to end with the process in one that was forked, which does not have them, and where another thread
+        is still in a job, as at exit.
+        """
+        if os.getpid() != self.process or self.lock.locked():
+            return
         self.work_out(0, 0)
         for worker in workers:
             worker.join()
 
 
 class Team:
-    """`threads` threads, the caller's among them. Used by one caller at a time; `close` ends the workers."""
+    """`threads` threads, the caller's among them. Used by one caller at a time; `close` ends the workers.
+
+    On a busy machine the caller goes on alone for a while: see `Pace`.
+    """
 
     def __init__(self, compiler: Compiler, threads: int, scratch: NDArray[np.uint8]) -> None:
         """scratch: memory of the kernels' own, shared out evenly."""
-        self.threads, self.scratch = threads, scratch
-        self.shared = Shared(compiler, threads)
-        each = len(scratch) // threads // ALIGN * ALIGN
-        self.shared.scratch[:] = [scratch.ctypes.data + i * each for i in range(threads)]
-        workers = started(self.shared, threads - 1)
+        self.compiler, self.threads, self.scratch = compiler, threads, scratch
+        self.pace = Pace()
+        self.start()
+
+    def start(self) -> None:
+        each = len(self.scratch) // self.threads // ALIGN * ALIGN
+        places = [self.scratch.ctypes.data + i * each for i in range(self.threads)]
+        self.shared, self.alone = Shared(self.compiler, self.threads), Shared(self.compiler, 1)
+        self.shared.scratch[:], self.alone.scratch[:] = places, places[:1]
+        workers = started(self.shared, self.threads - 1)
         self.close = weakref.finalize(self, self.shared.stop, workers)
 
-    def run(self, records: int, count: int) -> None:
-        """Run `count` records from the address `records` on."""
-        self.shared.work_out(records, count)
+    def renew(self) -> bool:
+        """In a process that was forked, start threads of its own; whether that was so."""
+        if self.shared.process == os.getpid():
+            return False
+        self.close.detach()
+        self.start()
+        return True
+
+    def run(self, records: int, count: int, kind: Hashable = None) -> None:
+        """Run `count` records from the address `records` on. kind: of step; steps of a kind take about as long."""
+        if kind is None or self.threads == 1:
+            self.shared.work_out(records, count)
+            return
+        is_alone, begin = self.pace.is_alone(kind), time.perf_counter()
+        if is_alone:
+            self.shared.finish()  # what an interrupt may have left
+        (self.alone if is_alone else self.shared).work_out(records, count)
+        self.pace.note(kind, is_alone, time.perf_counter() - begin)
+
+
+def looks_a_second(compiler: Compiler) -> float:
+    """How often a waiting thread looks, timed once for a compiler: a pause takes 5 to 140 cycles, by processor."""
+    if not compiler.looks:
+        spin = ctypes.CFUNCTYPE(None, ctypes.c_int64)(compiler.addresses_of([SPIN])[SPIN])
+        times = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            spin(TRIAL)
+            times.append(time.perf_counter() - begin)
+        compiler.looks = TRIAL / min(times)
+    return compiler.looks
 
 
 def started(shared: Shared, count: int) -> list[threading.Thread]:

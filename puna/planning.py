@@ -14,6 +14,7 @@ from puna.gguf import GGUFFile
 from puna.graph import Graph
 from puna.models import ModelConfig
 from puna.models.registry import build
+from puna.quants import by_name
 from puna.settings import Settings
 from puna.units import human
 
@@ -87,6 +88,7 @@ def prepare(
     mmap: bool = True,
     repack: bool = True,
     fit: bool = False,
+    pooling: str | None = None,
 ) -> Prepared:
     """Plan a model; the options are those of `puna.load`. Reads the header alone.
 
@@ -94,17 +96,20 @@ def prepare(
     Raises a PunaError for what Puna cannot run and for options that do not exist; not for what does not fit.
     """
     settings = Settings.from_environment()
-    graph, config = build(file, lambda trained: plan.context_length(n_ctx, trained))
+    graph, config = build(file, lambda trained: plan.context_length(n_ctx, trained), pooling)
     threads = plan.thread_count(settings.threads if threads is None else threads)
     name = settings.backend or backend if backend == "auto" else backend
     engine, about, lowered = backends.choose(name, threads, repack, graph)
     types = about.kv_type(cache_type_k), about.kv_type(cache_type_v)
+    if not by_name(types[0]).is_float:
+        lowered = plan.rotate_keys(lowered)
     most, parallel = plan.positive(n_batch, "n_batch (-b)"), plan.positive(parallel, "parallel (-np)")
     weights = engine.resident(lowered, mmap)
 
     def at(n_ctx: int) -> Prepared:
         batch = min(most, n_ctx)
-        kv = plan.KVLayout.of(lowered, n_ctx, *types, batch=batch, parallel=parallel)
+        share = about.shares_values
+        kv = plan.KVLayout.of(lowered, n_ctx, *types, batch=batch, parallel=parallel, share=share)
         sizes = {"tokens": batch, "rows": batch}
         steps = plan.make_plan(lowered, **sizes, kv=kv, scratch=engine.scratch, row_ops=about.row_ops)
         memory = plan.regions(steps, weights)

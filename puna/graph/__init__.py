@@ -5,7 +5,7 @@ from __future__ import annotations
 from puna.graph.alibi import slopes
 from puna.graph.dump import dump
 from puna.graph.node import Dim, Graph, Node, Type, make
-from puna.graph.ops import ACTIVATIONS, ELEMENTWISE, NORMS, OPS, SpecError
+from puna.graph.ops import ACTIVATIONS, ELEMENTWISE, NORMS, OPS, SpecError, hadamard_size
 from puna.graph.recurrent import state_shape
 from puna.graph.rope import Rope, Yarn
 from puna.graph.spec import check
@@ -24,6 +24,7 @@ __all__ = [
     "Yarn",
     "check",
     "dump",
+    "hadamard_size",
     "make",
     "slopes",
     "state_shape",

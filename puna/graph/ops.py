@@ -14,18 +14,20 @@ from puna.graph.op import Attrs, Op, SpecError, need
 from puna.graph.recurrent import RECURRENT
 from puna.graph.rope import Rope
 
-__all__ = ["ACTIVATIONS", "ELEMENTWISE", "NORMS", "OPS", "Op", "SpecError"]
+__all__ = ["ACTIVATIONS", "ELEMENTWISE", "NORMS", "OPS", "Op", "SpecError", "hadamard_size"]
 
 # What `act` and `gated` may put a value through.
 ACTIVATIONS: Mapping[str, str] = {
     "gelu_quick": "x * sigmoid(1.702 x)",
     "gelu": "tanh approximation of x * normal CDF(x) (Hendrycks & Gimpel 2016, arXiv:1606.08415)",
+    "gelu_erf": "x * normal CDF(x)",
     "relu": "max(x, 0)",
     "relu2": "max(x, 0)**2 (So et al. 2021, arXiv:2109.08668)",
     "sigmoid": "1 / (1 + exp(-x))",
     "silu": "x * sigmoid(x)",
     "softplus": "log(1 + exp(x))",
     "sqrt_softplus": "sqrt(log(1 + exp(x)))",
+    "tanh": "tanh(x)",
 }
 NORMS: Mapping[str, str] = {
     "rms": "x / sqrt(mean(x**2) + eps) (Zhang & Sennrich 2019, arXiv:1910.07467)",
@@ -208,10 +210,16 @@ def gated(types: Sequence[Type], attrs: Attrs) -> Type:
     return activation(types, attrs)
 
 
+def hadamard_size(width: int) -> int:
+    """The longest run of 2**n values that divides a width."""
+    return width & -width
+
+
 OPS: Mapping[str, Op] = {
     **RECURRENT,
     "tokens": Op((), (), tokens, "ids of this step's tokens"),
     "positions": Op((), (), tokens, "positions of this step's tokens in their sequences"),
+    "types": Op((), (), tokens, "types of this step's tokens: all of them 0, that of a first sentence"),
     "weight": Op((), ("tensor", "dtype", "shape"), leaf, "a tensor of the model file"),
     "embed": Op(("table", "ids"), (), embed, "row `ids[t]` of the table, as f32"),
     "linear": Op(("x", "w"), (), linear, "x @ w.T"),
@@ -236,6 +244,9 @@ OPS: Mapping[str, Op] = {
     "cat": Op(("a", "b"), (), cat, "a and then b in the last dimension; b may be one head for all of a"),
     "softmax": Op(("x",), (), same, "softmax over the last dimension"),
     "softcap": Op(("x",), ("cap",), same, "cap * tanh(x / cap)"),
+    "hadamard": Op(
+        ("x",), (), same, "each run of 2**n values, as long as fit, times H / sqrt(2**n): its own inverse"
+    ),
     "share": Op(("x",), (), same, "x / sum(x) over the last dimension; a sum is taken for 2**-14 at least"),
     "best_groups": Op(
         ("x",),
@@ -265,10 +276,11 @@ OPS: Mapping[str, Op] = {
     ),
     "attend": Op(
         ("q", "kv", "sinks?"),
-        ("scale", "window", "softcap", "alibi", "chunked?"),
+        ("scale", "window", "softcap", "alibi", "chunked?", "causal?"),
         attend,
         "causal attention over the cached keys; a sink is a score of its head without a value; a query sees `window` "
-        "positions, or those from the last multiple of it on where chunked",
+        "positions, or those from the last multiple of it on where chunked; where not causal those after it too, or "
+        "`window // 2` to either side",
     ),
     "index": Op(
         ("q", "w", "kv"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from puna.plan.batch import Batch, Segment, Span
 from puna.plan.kv import PAGE, KVGroup, KVLayout
 from puna.plan.memory import context_length, positive, regions, thread_count
-from puna.plan.passes import PASSES, expand, lower
+from puna.plan.passes import PASSES, expand, lower, rotate_keys
 from puna.plan.plan import Buffer, Plan, Record, make_plan
 from puna.plan.schedule import FREE
 
@@ -27,5 +27,6 @@ __all__ = [
     "make_plan",
     "positive",
     "regions",
+    "rotate_keys",
     "thread_count",
 ]

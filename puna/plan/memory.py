@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping
 
@@ -22,25 +23,48 @@ MOST_THREADS = 8  # to a core; more only get in each other's way
 
 
 def context_length(asked: int | None, trained: int) -> int:
-    """Positions of the cache: as asked, for 0 all that the model was trained on, for None that up to 4096."""
-    if asked is not None and not 0 <= asked <= MOST_POSITIONS:
-        fix = f"use 0 to {MOST_POSITIONS}"
-        raise RequestError(f"a context of {asked} is impossible", where="n_ctx (-c)", fix=fix)
-    return min(trained, DEFAULT_CONTEXT) if asked is None else asked or trained
+    """Positions of the cache: as asked, for 0 all that the model was trained on, for None that up to 4096.
+
+    Raises RequestError for what is no number of positions.
+    """
+    if asked is None:
+        return min(trained, DEFAULT_CONTEXT)
+    where, fix = "n_ctx (-c)", f"use 0 to {MOST_POSITIONS}"
+    count = whole(asked, where, fix)
+    if not 0 <= count <= MOST_POSITIONS:
+        raise RequestError(f"a context of {count} is impossible", where=where, fix=fix)
+    return count or trained
 
 
 def thread_count(asked: int | None) -> int | None:
     """A number of threads that this machine can put to use, or None. Raises RequestError for any other."""
+    if asked is None:
+        return None
     most = MOST_THREADS * (os.cpu_count() or 1)
-    if asked is not None and not 1 <= asked <= most:
-        raise RequestError(f"{asked} threads are impossible", where="threads (-t)", fix=f"use 1 to {most}")
-    return asked
+    where, fix = "threads (-t)", f"use 1 to {most}"
+    count = whole(asked, where, fix)
+    if not 1 <= count <= most:
+        raise RequestError(f"{count} threads are impossible", where=where, fix=fix)
+    return count
 
 
 def positive(value: int, where: str) -> int:
-    if value < 1:
-        raise RequestError(f"{value} is too few", where=where, fix="use 1 or more")
-    return value
+    """A whole number of 1 or more. Raises RequestError for any other."""
+    fix = "use 1 or more"
+    count = whole(value, where, fix)
+    if count < 1:
+        raise RequestError(f"{count} is too few", where=where, fix=fix)
+    return count
+
+
+def whole(value: object, where: str, fix: str) -> int:
+    """A whole number, of NumPy's too, but no bool. Raises RequestError for anything else."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise RequestError(f"{value!r} is not a whole number", where=where, fix=fix) from None
 
 
 def regions(plan: Plan, weights: int) -> Mapping[str, int]:

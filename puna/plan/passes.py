@@ -12,7 +12,7 @@ from puna.graph import OPS, Graph, Node, make
 from puna.graph.node import Type
 from puna.quants import by_name
 
-__all__ = ["PASSES", "expand", "lower", "rewrite"]
+__all__ = ["PASSES", "expand", "lower", "rewrite", "rotate_keys"]
 
 Rewrite = Callable[[Node], "Node | None"]
 
@@ -151,6 +151,22 @@ PASSES: Mapping[str, Callable[[Graph], Graph]] = {
     "select_early": select_early,
     "quantize_inputs": quantize_inputs,
 }
+
+
+def rotate_keys(graph: Graph) -> Graph:
+    """Turn queries and keys by one orthogonal matrix: the same scores, and keys that lose less when they are quantised.
+
+    It spreads what a few channels hold over all of them (Ashkboos et al. 2024, arXiv:2404.00456).
+    """
+
+    def rule(node: Node) -> Node | None:
+        if node.op == "kv_store":
+            return make("kv_store", make("hadamard", node.inputs[0]), *node.inputs[1:], **node.attrs)
+        if node.op == "attend":
+            return make("attend", make("hadamard", node.inputs[0]), *node.inputs[1:], **node.attrs)
+        return None
+
+    return rewrite(graph, rule)
 
 
 def lower(graph: Graph, ops: Collection[str]) -> Graph:

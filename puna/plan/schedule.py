@@ -12,8 +12,8 @@ __all__ = ["FREE", "Stage", "schedule"]
 # Nodes that a backend runs as one kernel call.
 Group = tuple[Node, ...]
 Stage = tuple[Group, ...]
-# What needs no kernel: the file's tensors, the step's tokens and positions, the same bytes under another shape.
-FREE = frozenset({"weight", "tokens", "positions", "reshape"})
+# What needs no kernel: the file's tensors, what the step gives, the same bytes under another shape.
+FREE = frozenset({"weight", "tokens", "positions", "types", "reshape"})
 
 
 def schedule(graph: Graph, row_ops: Collection[str] = ()) -> tuple[Stage, ...]:

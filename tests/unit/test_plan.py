@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
+from tiny_model import write_tiny
 
+import puna
+from puna import planning
+from puna.errors import PunaError, RequestError
 from puna.graph import ELEMENTWISE, Graph, Node, Rope, check, make
-from puna.plan import PASSES, KVLayout, Plan, context_length, expand, lower, make_plan, regions
+from puna.plan import (
+    PASSES,
+    KVLayout,
+    Plan,
+    context_length,
+    expand,
+    lower,
+    make_plan,
+    positive,
+    regions,
+    thread_count,
+)
 from puna.plan.passes import select_early
+from puna.quants import by_name
 from puna.units import human
 
 
@@ -209,6 +229,64 @@ def test_context_length() -> None:
     assert context_length(None, 256) == 256
 
 
+IMPOSSIBLE = [2.0, 2.5, "2", True, b"2", [2], float("nan")]
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE, ids=repr)
+def test_only_whole_numbers_are_sizes(value: Any) -> None:
+    """Floats, texts and bools are refused for context, threads and batch, in one line that names the option."""
+    for refuse, where in (
+        (lambda: context_length(value, 8192), r"n_ctx \(-c\)"),
+        (lambda: thread_count(value), r"threads \(-t\)"),
+        (lambda: positive(value, "n_batch (-b)"), r"n_batch \(-b\)"),
+    ):
+        with pytest.raises(RequestError, match=rf"^{where}: .* is not a whole number; use [01] ") as caught:
+            refuse()
+        assert repr(value) in str(caught.value)
+
+
+def test_load_refuses_sizes_that_are_none(tmp_path: Path) -> None:
+    """puna.load promises a PunaError for what it cannot do, whatever type the number comes in."""
+    model, wrong = (
+        write_tiny(tmp_path / "a.gguf"),
+        {"n_ctx": "9", "threads": 2.0, "n_batch": 2.5, "parallel": True},
+    )
+    for name, value in wrong.items():
+        with pytest.raises(PunaError, match=rf"^{name} .* is not a whole number"):
+            puna.load(model, backend="reference", **{name: value})  # type: ignore[arg-type]
+
+
+def test_numpys_whole_numbers_are_sizes() -> None:
+    """What counts as a whole number for Python does so here, and comes out as an int."""
+    found = context_length(np.int64(64), 8192), thread_count(np.uint8(2)), positive(np.int32(3), "n_batch")  # type: ignore[arg-type]
+    assert found == (64, 2, 3)
+    assert [type(n) for n in found] == [int] * 3
+
+
+def test_sizes_out_of_range() -> None:
+    """A negative context, no thread, more threads than help, and an empty batch are refused with the range."""
+    with pytest.raises(RequestError, match="a context of -1 is impossible; use 0 to 2147483647"):
+        context_length(-1, 8192)
+    for count in (0, -1, 10**6):
+        with pytest.raises(RequestError, match=f"{count} threads are impossible; use 1 to "):
+            thread_count(count)
+    with pytest.raises(RequestError, match="n_batch: 0 is too few; use 1 or more"):
+        positive(0, "n_batch")
+    assert thread_count(None) is None
+
+
 def test_human() -> None:
     """Bytes are shown in binary units."""
     assert [human(n) for n in (12, 1536, 5 << 20, 3 << 40)] == ["12 B", "1.5 KiB", "5.0 MiB", "3.0 TiB"]
+
+
+def test_turned_keys_give_the_same_scores(tmp_path: Path) -> None:
+    """Turning queries and keys by one orthogonal matrix changes the graph, and no logit but by rounding."""
+    path, ids = write_tiny(tmp_path / "m.gguf"), list(range(50))
+    plain = puna.load(path, backend="reference")
+    with mock.patch.object(planning, "by_name", return_value=by_name("Q8_0")):
+        turned = puna.load(path, backend="reference")
+    count = [sum(node.op == "hadamard" for node in model.plan.graph.nodes) for model in (plain, turned)]
+    assert count[0] == 0
+    assert count[1] == 4  # queries and keys of two layers
+    np.testing.assert_allclose(turned.logits(ids), plain.logits(ids), atol=1e-4)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from puna.backends.base import Backend, Description, copy_pages, free_memory
 from puna.backends.reference.attention import scratch_bytes
 from puna.backends.reference.kernels import KERNELS
+from puna.backends.reference.recurrent import RECURRENT, recurrent_bytes
 from puna.backends.reference.step import Step
 from puna.errors import BackendError
 from puna.gguf import GGUFFile
@@ -29,6 +30,7 @@ Observer = Callable[..., None]
 PRODUCTS = frozenset({"linear", "linear_experts"})
 # A temporary of the operand's size, which NumPy takes while it works.
 TEMPORARIES = {
+    "hadamard": 2,
     "act": 4,
     "gated": 4,
     "normalize": 2,
@@ -48,6 +50,7 @@ class Program:
     compute: NDArray[np.uint8]
     scratch: NDArray[np.float32]
     cache: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8]]]
+    states: dict[str, NDArray[np.float32]]
     views: dict[tuple[int, int], dict[Node, NDArray[Any]]] = field(default_factory=dict)
 
     def buffers(self, tokens: int, rows: int) -> dict[Node, NDArray[Any]]:
@@ -101,7 +104,8 @@ class ReferenceBackend(Backend[Weights, Program]):
             device=f"NumPy {np.__version__}, {names or 'BLAS'}, {threads}",
             free=free_memory(),
             ops=frozenset(KERNELS),
-            kv_types=("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"),
+            kv_types=("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL"),
+            shares_values=True,
             notes=tuple(notes),
         )
 
@@ -116,8 +120,10 @@ class ReferenceBackend(Backend[Weights, Program]):
 
     def scratch(self, nodes: tuple[Node, ...], tokens: int, rows: int, kv: KVLayout) -> int:
         node = nodes[0]  # a record is one node here
-        if node.op == "attend":
+        if node.op in {"attend", "attend_chosen", "index"}:
             return scratch_bytes(node, kv, tokens)
+        if node.op in RECURRENT:
+            return recurrent_bytes(node, tokens)
         return TEMPORARIES.get(node.op, 0) * node.type.count(tokens, rows) * 4
 
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
@@ -141,12 +147,15 @@ class ReferenceBackend(Backend[Weights, Program]):
     def compile(self, plan: Plan, weights: Weights) -> Program:
         cache = {layer: kv_memory(plan.kv, layer) for layer in plan.kv.widths}
         compute, scratch = np.zeros(plan.compute, np.uint8), np.zeros(plan.scratch // 4, np.float32)
-        return Program(plan, weights, compute, scratch, cache)
+        states = {
+            name: np.zeros((plan.kv.slots, *shape), np.float32) for name, shape in plan.kv.states.items()
+        }
+        return Program(plan, weights, compute, scratch, cache, states)
 
     def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
         plan = program.plan
         copy_pages(plan.kv, program.cache, batch.copies)
-        step = Step(batch, plan.kv, program.cache, program.scratch)
+        step = Step(batch, plan.kv, program.cache, program.scratch, program.states)
         buffers = program.buffers(len(batch.tokens), len(batch.outputs))
 
         def operand(node: Node) -> NDArray[Any] | None:
@@ -156,6 +165,8 @@ class ReferenceBackend(Backend[Weights, Program]):
                 return batch.tokens
             if node.op == "positions":
                 return batch.positions
+            if node.op == "types":
+                return np.zeros_like(batch.tokens)
             if node.op == "kv_store":
                 return None
             return buffers.get(node, logits)

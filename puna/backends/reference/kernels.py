@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from puna.backends.reference.attention import attend, attend_chosen, index, kv_store
 from puna.backends.reference.recurrent import RECURRENT
 from puna.backends.reference.step import Step
-from puna.graph import Node, Rope
+from puna.graph import Node, Rope, hadamard_size
 from puna.quants import by_name, dequantize
 
 __all__ = ["KERNELS", "Array", "Kernel"]
@@ -106,8 +107,17 @@ def gelu(x: Array) -> Array:
     return cast(Array, np.float32(0.5) * x * (1 + np.tanh(inner)))
 
 
+def gelu_erf(x: Array) -> Array:
+    """The error function within 1.5e-7 (Abramowitz & Stegun 1964, 7.1.26)."""
+    z = np.abs(x.astype(np.float64)) * math.sqrt(0.5)
+    t = 1 / (1 + 0.3275911 * z)
+    powers = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return cast(Array, np.maximum(x, 0) - 0.5 * np.abs(x) * powers * np.exp(-z * z))
+
+
 ACTS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": gelu,
+    "gelu_erf": gelu_erf,
     "gelu_quick": lambda x: x * sigmoid(np.float32(1.702) * x),
     "relu": lambda x: np.maximum(x, 0),
     "relu2": lambda x: np.square(np.maximum(x, 0)),
@@ -115,6 +125,7 @@ ACTS: Mapping[str, Callable[[Array], Array]] = {
     "silu": lambda x: x * sigmoid(x),
     "softplus": softplus,
     "sqrt_softplus": lambda x: np.sqrt(softplus(x)),
+    "tanh": np.tanh,
 }
 
 
@@ -139,6 +150,17 @@ def cat(step: Step, node: Node, out: Array, a: Array, b: Array) -> None:
 def softmax(step: Step, node: Node, out: Array, x: Array) -> None:
     np.exp(x - x.max(axis=-1, keepdims=True), out=out)
     out /= out.sum(axis=-1, keepdims=True)
+
+
+def hadamard(step: Step, node: Node, out: Array, x: Array) -> None:
+    """The fast Walsh-Hadamard transform (Fino & Algazi 1976)."""
+    size = hadamard_size(x.shape[-1])
+    y, half = x.reshape(-1, size).astype(x.dtype), 1
+    while half < size:
+        pairs = y.reshape(-1, size // (2 * half), 2, half)
+        y = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
+        half *= 2
+    out[:] = (y.reshape(x.shape) * x.dtype.type(size**-0.5)).reshape(x.shape)
 
 
 def softcap(step: Step, node: Node, out: Array, x: Array) -> None:
@@ -235,6 +257,7 @@ KERNELS: Mapping[str, Kernel] = {
     "share": share,
     "shift": shift,
     "slice": part,
+    "hadamard": hadamard,
     "softcap": softcap,
     "softmax": softmax,
     "temper": temper,

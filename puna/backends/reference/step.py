@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ class Step:
     """One run of a plan.
 
     cache: uint8 [positions, row bytes] of each layer's keys and values.  scratch: float32, flat.
+    states: float32 [slots, ...] of each state.
     """
 
     def __init__(
@@ -25,8 +28,9 @@ class Step:
         layout: KVLayout,
         cache: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8]]],
         scratch: NDArray[np.float32],
+        states: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
     ) -> None:
-        self.batch, self.layout, self.cache, self.scratch = batch, layout, cache, scratch
+        self.batch, self.layout, self.cache, self.scratch, self.states = batch, layout, cache, scratch, states
         self._angles: dict[tuple[Rope, int], tuple[NDArray[Any], NDArray[Any]]] = {}
 
     def angles(

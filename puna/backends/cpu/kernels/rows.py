@@ -11,25 +11,22 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
+from puna.backends.cpu.kernels.hadamard import hadamard
+from puna.backends.cpu.kernels.kv import kv_store
 from puna.backends.cpu.kernels.linear import FIRST_SUM, SCALE, SCALED_SUM, SPAN_BYTES, SUM
 from puna.backends.cpu.kernels.mixture import MIXTURE
+from puna.backends.cpu.kernels.row_ops import ROW_OPS
 from puna.backends.cpu.lanes import LLVMBlock, value_of
 from puna.backends.cpu.lang import BITS, Kernel, Ptr, Value
 from puna.backends.cpu.panels import SPAN
 from puna.backends.cpu.verbs import (
-    exp,
-    fma,
     load_floats,
     max_lanes,
     maximum,
-    reciprocal_root,
     round_even,
-    store_floats,
     sum_lanes,
-    tanh,
 )
 from puna.graph import Rope
-from puna.plan.kv import PAGE
 from puna.quants import by_name
 
 __all__ = ["EMITTERS", "Operand", "RowOp", "rows"]
@@ -125,36 +122,6 @@ def rows(k: Kernel, *, ops: tuple[RowOp, ...]) -> None:
             EMITTERS[op.op](Row(k, op, addresses, scratch, row))
 
 
-def silu(x: Value) -> Value:
-    return x / (exp(-x) + 1.0)
-
-
-def gelu(x: Value) -> Value:
-    inner = x * 0.79788456080286535588 * fma(x * x, x.k.const("f32", 0.044715), x.k.const("f32", 1.0))
-    return x * 0.5 * (tanh(inner) + 1.0)
-
-
-ACTS: Mapping[str, Callable[[Value], Value]] = {"silu": silu, "gelu": gelu}
-
-
-def norm(row: Row) -> None:
-    """Over each run of the last dimension; the weight, where there is one, is as long."""
-    k, width = row.k, row.width
-    eps, weighted = row.attrs["eps"], len(row.op.inputs) > 1
-    lanes = gcd(width, LANES)
-    for start in k.loop(0, row.count * 4, width * 4):
-        x, out = row.input(0).at(start), row.out.at(start)
-        total = k.var(k.zeros("f32", lanes))
-        for i, n in row.vectors(width):
-            value = x.load("f32", n, i, 4)
-            total.set(fma(value, value, total.now))
-        mean = sum_lanes(total.now) * (1.0 / width)
-        factor = reciprocal_root(mean + eps)
-        for i, n in row.vectors(width):
-            value = x.load("f32", n, i, 4) * factor.splat(n)
-            out.store(value * row.input(1).load("f32", n, i, 4) if weighted else value, i, 4)
-
-
 def quantize(row: Row) -> None:
     """To spans of 32: codes = x * 127 / max |x|, with the sums that zero points and offsets want."""
     k = row.k
@@ -224,34 +191,6 @@ def rope(row: Row) -> None:
                 out.store(x.load("f32", n, i + rule.dims * 4, 4), i + rule.dims * 4, 4)
 
 
-def kv_store(row: Row) -> None:
-    """Keys [heads, key] and values [heads, value] into their page; tables: slots i64, then nothing more.
-
-    A page holds keys as [heads, key, PAGE], so that attention reads 16 positions at once, and values as
-    [heads, PAGE, value]. inputs: k, v, and the two caches, whose kind is that of what they store.
-    """
-    k, (keys, values, k_cache, v_cache) = row.k, row.op.inputs
-    slot = row.table(0, "i64")
-    page, offset = slot // PAGE, slot % PAGE
-    (heads, key), value = keys.shape, values.shape[-1]
-    size = by_name(k_cache.kind).bytes
-    target = row.at(k_cache, page).at(offset * size)
-    lanes = gcd(key, LANES)
-    for i in k.loop(0, heads * key, lanes):
-        part = row.at(keys).load("f32", lanes, i * 4, 4)
-        for n in range(lanes):
-            one = part[n] if lanes > 1 else part
-            store_floats(target, k_cache.kind, one, (i + n) * (PAGE * size))
-    size = by_name(v_cache.kind).bytes
-    for h in k.loop(0, heads):
-        source, target = (
-            row.at(values).at(h * (value * 4)),
-            row.at(v_cache, page).at((h * PAGE + offset) * (value * size)),
-        )
-        for i, n in row.vectors(value):
-            store_floats(target, v_cache.kind, source.load("f32", n, i, 4), (i * size) >> 2)
-
-
 def temper(row: Row) -> None:
     factor = row.table(0, "f32")
     row.map(lambda x: x * factor.splat(x.lanes))
@@ -259,19 +198,12 @@ def temper(row: Row) -> None:
 
 EMITTERS: Mapping[str, Callable[[Row], None]] = {
     **MIXTURE,
-    "add": lambda row: row.map(lambda a, b: a + b),
+    "hadamard": hadamard,
+    **ROW_OPS,
     "embed": embed,
-    "gated": lambda row: row.map(lambda gate, up: ACTS[row.attrs["act"]](gate) * up),
-    "gelu": lambda row: row.map(gelu),
     "kv_store": kv_store,
-    "mul": lambda row: row.map(lambda a, b: a * b),
-    "norm": norm,
     "quantize": quantize,
-    "rms_norm": norm,
     "rope": rope,
-    "scale": lambda row: row.map(lambda x: x * row.attrs["by"]),
     "select": select,
-    "silu": lambda row: row.map(silu),
-    "softcap": lambda row: row.map(lambda x: tanh(x * (1.0 / row.attrs["cap"])) * row.attrs["cap"]),
     "temper": temper,
 }

@@ -1,0 +1,68 @@
+"""Operations with a state, by their definitions: position after position, all heads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.backends.reference.step import Step
+from puna.graph import Node, state_shape
+
+__all__ = ["RECURRENT", "recurrent_bytes"]
+
+Array = NDArray[Any]
+
+
+def recurrent_bytes(node: Node, tokens: int) -> int:
+    """Bytes that a kernel here takes for itself: its inputs again, or a few times the state."""
+    shape = state_shape(node)
+    rows = (tokens + shape[0]) * shape[1] * 2 if node.op == "conv" else 0
+    return 4 * (rows + 3 * int(np.prod(shape)))
+
+
+def segments(step: Step, node: Node) -> Iterator[tuple[slice, Array]]:
+    """The rows of each segment, and its state: to be changed in place, and kept where the segment ends."""
+    slots = step.states[cast(str, node.attrs["state"])]
+    for span in step.batch.spans:
+        for segment in span.segments:
+            state = slots[segment.target]
+            state[...] = slots[segment.source]
+            yield slice(segment.start, segment.start + segment.count), state
+
+
+def conv(step: Step, node: Node, out: Array, x: Array, w: Array) -> None:
+    w = w.reshape(x.shape[1], -1)
+    for rows, state in segments(step, node):
+        known = np.concatenate([state, x[rows]])  # [n - 1 + count, channels]
+        count = len(known) - len(state)
+        out[rows] = sum(known[j : j + count] * w[:, j] for j in range(w.shape[1]))
+        state[...] = known[count:]
+
+
+def scan(step: Step, node: Node, out: Array, x: Array, dt: Array, a: Array, b: Array, c: Array) -> None:
+    each = x.shape[1] // b.shape[1]  # heads of a group
+    for rows, state in segments(step, node):  # [heads, size of x, size of b]
+        for t in range(rows.start, rows.stop):
+            state *= np.exp(dt[t, :, None] * a)[:, None, :]
+            state += (dt[t, :, None] * x[t])[:, :, None] * np.repeat(b[t], each, axis=0)[:, None, :]
+            out[t] = np.matmul(state, np.repeat(c[t], each, axis=0)[:, :, None])[:, :, 0]
+
+
+def delta(
+    step: Step, node: Node, out: Array, q: Array, k: Array, v: Array, decay: Array, beta: Array
+) -> None:
+    shared = np.arange(v.shape[1])
+    shared = shared % q.shape[1] if node.attrs.get("tiled") else shared // (v.shape[1] // q.shape[1])
+    for rows, state in segments(step, node):  # [heads, size of k, size of v]
+        for t in range(rows.start, rows.stop):
+            state *= np.exp(decay[t])[:, :, None]
+            key = k[t, shared][:, None, :]
+            change = beta[t] * (v[t] - np.matmul(key, state)[:, 0])  # [heads, size of v]
+            state += key.transpose(0, 2, 1) * change[:, None, :]
+            out[t] = np.matmul(q[t, shared][:, None, :], state)[:, 0]
+
+
+RECURRENT: Mapping[str, Callable[..., None]] = {"conv": conv, "delta": delta, "scan": scan}

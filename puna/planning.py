@@ -119,5 +119,18 @@ def prepare(
     fitting = wanted.longest(wanted.n_ctx) if (fit or n_ctx == 0) and not wanted.fits else 0
     if not fitting:
         return wanted
-    note = f"the context is {fitting}, not {wanted.n_ctx}: the longest that fits into {human(about.free)}"
-    return at(fitting).noted(note)
+    again = prepare(  # its graph may be another for a shorter context
+        file,
+        backend=backend,
+        n_ctx=fitting,
+        threads=threads,
+        n_batch=n_batch,
+        parallel=parallel,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+        mmap=mmap,
+        repack=repack,
+    )
+    return again.noted(
+        f"the context is {fitting}, not {wanted.n_ctx}: the longest that fits into {human(about.free)}"
+    )

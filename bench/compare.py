@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,13 +22,18 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from engines import Engine, LlamaBench, llama_worker, puna_worker
+from engines import Engine, LlamaBench, bench_names, llama_worker, puna_worker
 
+from puna.cli.parser import whole
+from puna.errors import PunaError
+from puna.gguf import GGUFFile
 from puna.measure import busy_note, measure_peaks, processor
+from puna.measure.report import Subject
 
-__all__ = ["Measure", "Row", "main", "measures", "render", "rewrite"]
+__all__ = ["Measure", "Row", "main", "measures", "parsed", "render", "rewrite"]
 
 BLOCK = re.compile(r"(<!-- compare -->\n).*?(<!-- compare end -->)", re.DOTALL)
+OWN = ("Puna", "llama.cpp")  # names of the engines that are no llama-bench
 HELD = 64  # tokens that each of the sequences decoded together holds
 
 
@@ -146,7 +153,21 @@ def machine(engines: Sequence[Engine], args: argparse.Namespace) -> list[str]:
     return [
         f"{when}: {where}; measured at best {best}.",
         f"{versions}, {python}; medians of {args.repeats}. A ratio above 1 says how many times better Puna is.",
+        f"Models, and the types of their bytes: {'; '.join(map(described, args.models))}.",
     ]
+
+
+def described(model: str) -> str:
+    """A file's architecture, size and mix, and what its tensors are made of."""
+    with GGUFFile.open(model) as file:
+        sizes = Counter[str]()
+        for tensor in file.tensors.values():
+            sizes[tensor.quant.name] += tensor.nbytes
+        kind = Subject.of(file).kind
+    shares = [(name, round(100 * count / sizes.total())) for name, count in sizes.most_common()]
+    return (
+        f"{Path(model).stem} is {kind} ({', '.join(f'{name} {share}%' for name, share in shares if share)})"
+    )
 
 
 def as_json(rows: Sequence[Row], about: Sequence[str]) -> dict[str, Any]:
@@ -166,28 +187,72 @@ def rewrite(page: str, table: str) -> str:
     return BLOCK.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", page)
 
 
-def parsed() -> argparse.Namespace:
+def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options, all of them checked: what follows takes minutes."""
     from puna.backends.cpu.threads import default_threads
 
     parser = argparse.ArgumentParser(description="Puna and other engines side by side")
     parser.add_argument("models", nargs="+", metavar="MODEL", help="GGUF files")
-    parser.add_argument("--llama-python", metavar="PYTHON", help="an interpreter that has llama_cpp")
     parser.add_argument(
-        "--llama-bench", action="append", default=[], metavar="PROGRAM", help="a llama-bench; may be repeated"
+        "--llama-python", type=program, metavar="PYTHON", help="an interpreter that has llama_cpp"
     )
-    parser.add_argument("-t", "--threads", type=int, default=default_threads())
-    parser.add_argument("-r", "--repeats", type=int, default=5)
-    parser.add_argument("--prefill", type=int, default=512, metavar="N")
-    parser.add_argument("--decode", type=int, default=128, metavar="N")
     parser.add_argument(
-        "--depth", type=int, default=0, metavar="N", help="also a prompt of N tokens, and decode after them"
+        "--llama-bench",
+        type=program,
+        action="append",
+        default=[],
+        metavar="PROGRAM",
+        help="a llama-bench; may be repeated",
+    )
+    parser.add_argument("-t", "--threads", type=whole(1), default=default_threads(), metavar="N")
+    parser.add_argument("-r", "--repeats", type=whole(1), default=5, metavar="N")
+    parser.add_argument("--prefill", type=whole(1), default=512, metavar="N")
+    parser.add_argument("--decode", type=whole(1), default=128, metavar="N")
+    parser.add_argument(
+        "--depth",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="also a prompt of N tokens, and decode after them",
     )
     parser.add_argument("--deep", default="", metavar="TEXT", help="--depth for files whose name has TEXT")
-    parser.add_argument("--sequences", type=int, default=8, metavar="N", help="decoded together; 0 for none")
+    parser.add_argument(
+        "--sequences", type=whole(0), default=8, metavar="N", help="decoded together; 0 for none"
+    )
     parser.add_argument("--no-first", dest="first", action="store_false", help="leave the start-up time out")
     parser.add_argument("--json", metavar="FILE", help="write all samples there")
     parser.add_argument("--write", metavar="PAGE", help="put the table into this page")
-    return parser.parse_args()
+    args = parser.parse_args(argv)
+    try:
+        check(args)
+    except (OSError, PunaError, ValueError) as error:
+        parser.error(" ".join(str(error).split()))
+    return args
+
+
+def program(text: str) -> str:
+    """An argparse type: where a program is that can be run."""
+    found = shutil.which(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no program that can be run")
+    return found
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises OSError, PunaError or ValueError for files that cannot be read or written, and what has no effect."""
+    for model in args.models:
+        GGUFFile.open(model).close()
+    benches = [Path(program).resolve() for program in args.llama_bench]
+    if len({*benches}) < len(benches):
+        raise ValueError("the same --llama-bench is given twice")
+    if args.deep and not any(depth_of(model, args) for model in args.models):
+        raise ValueError(f"--deep {args.deep} is in no file's name, or --depth is missing")
+    if args.write:
+        page = Path(args.write)
+        rewrite(page.read_text(encoding="utf-8"), "")
+        page.open("a", encoding="utf-8").close()
+    if args.json:
+        Path(args.json).open("a", encoding="utf-8").close()
 
 
 def engines_for(model: str, args: argparse.Namespace) -> Iterator[Engine]:
@@ -197,34 +262,59 @@ def engines_for(model: str, args: argparse.Namespace) -> Iterator[Engine]:
     yield puna_worker(model, args.threads, n_ctx)
     if args.llama_python:
         yield llama_worker(args.llama_python, model, args.threads, n_ctx)
-    for program in args.llama_bench:
-        yield LlamaBench(program, model, args.threads)
+    for name, program in zip(bench_names(args.llama_bench, OWN), args.llama_bench, strict=True):
+        yield LlamaBench(name, program, model, args.threads)
 
 
 def main() -> int:
     args = parsed()
     if note := busy_note():
         sys.stderr.write(f"note: {note}\n")
-    rows: list[Row] = []
-    about: list[str] = []
-    names: list[str] = []
-    for model in args.models:
-        with ExitStack() as running:
-            engines = []
-            for engine in engines_for(model, args):
-                running.callback(engine.close)
-                engines.append(engine)
-            names = [engine.name for engine in engines]
-            rows += compare(model, engines, args)
-        about = about or machine(engines, args)
-    table = render(rows, names, about)
-    sys.stdout.write(table + "\n")
-    if args.json:
-        Path(args.json).write_text(json.dumps(as_json(rows, about), indent=2) + "\n", encoding="utf-8")
+    found = Findings()
+    try:
+        for model in args.models:
+            take(model, args, found)
+    finally:  # what was measured is not lost when a later engine fails
+        found.show(args.json)
     if args.write:
         page = Path(args.write)
-        page.write_text(rewrite(page.read_text(encoding="utf-8"), table), encoding="utf-8")
+        page.write_text(rewrite(page.read_text(encoding="utf-8"), found.table), encoding="utf-8")
     return 0
+
+
+@dataclass
+class Findings:
+    """names: of the engines.  about: what stands below the table."""
+
+    rows: list[Row] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    about: list[str] = field(default_factory=list)
+
+    @property
+    def table(self) -> str:
+        return render(self.rows, self.names, self.about)
+
+    def show(self, file: str | None) -> None:
+        """Print the table, and write all samples to a file."""
+        if not self.rows:
+            return
+        sys.stdout.write(self.table + "\n")
+        if file:
+            text = json.dumps(as_json(self.rows, self.about), indent=2)
+            Path(file).write_text(text + "\n", encoding="utf-8")
+
+
+def take(model: str, args: argparse.Namespace, found: Findings) -> None:
+    """Measure a model with all engines."""
+    with ExitStack() as running:
+        engines = []
+        for engine in engines_for(model, args):
+            running.callback(engine.close)
+            engines.append(engine)
+        found.names = [engine.name for engine in engines]
+        for row in compare(model, engines, args):
+            found.rows.append(row)
+    found.about = found.about or machine(engines, args)
 
 
 if __name__ == "__main__":

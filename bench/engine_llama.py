@@ -7,13 +7,14 @@ model, continues a prompt by the likeliest token, prints that and ends: a comman
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import time
 from typing import Any
 
 import llama_cpp as llama
 import numpy as np
-from engines import answer
+from engines import answer, token_ids
 
 __all__: list[str] = []
 
@@ -55,11 +56,12 @@ class Engine:
     def __init__(self, model: str, threads: int, n_ctx: int) -> None:
         self.model, self.threads, self.held = load(model), threads, 0
         self.ctx = context(self.model, threads, n_ctx)
+        self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.model))
 
     def feed(self, count: int) -> None:
         """Append tokens; the last one's logits are computed."""
         for start in range(0, count, 2048):
-            part = [100 + i % 1000 for i in range(start, min(count, start + 2048))]
+            part = token_ids(min(count - start, 2048), self.vocabulary, start)
             tokens = (llama.llama_token * len(part))(*part)
             decode(self.ctx, llama.llama_batch_get_one(tokens, len(part)))
         llama.llama_synchronize(self.ctx)
@@ -81,8 +83,8 @@ class Engine:
     def decode(self, tokens: int, depth: int) -> float:
         self.at(depth)
         begin = time.perf_counter()
-        for i in range(tokens):
-            decode(self.ctx, llama.llama_batch_get_one((llama.llama_token * 1)(100 + i), 1))
+        for token in token_ids(tokens, self.vocabulary):
+            decode(self.ctx, llama.llama_batch_get_one((llama.llama_token * 1)(token), 1))
             llama.llama_synchronize(self.ctx)
         taken = time.perf_counter() - begin
         self.held += tokens
@@ -91,13 +93,15 @@ class Engine:
     def together(self, sequences: int, tokens: int, depth: int) -> float:
         ctx = context(self.model, self.threads, sequences * (depth + tokens), sequences)
         batch = llama.llama_batch_init(max(depth, sequences), 0, 1)
+        held = list(enumerate(token_ids(depth, self.vocabulary)))
         for sequence in range(sequences):
-            fill(batch, [(100 + i % 1000, i, sequence, False) for i in range(depth)])
+            fill(batch, [(token, i, sequence, False) for i, token in held])
             decode(ctx, batch)
         llama.llama_synchronize(ctx)
         begin = time.perf_counter()
         for i in range(tokens):
-            fill(batch, [(100 + i + n, depth + i, n, True) for n in range(sequences)])
+            new = token_ids(sequences, self.vocabulary, i)
+            fill(batch, [(token, depth + i, n, True) for n, token in enumerate(new)])
             decode(ctx, batch)
             llama.llama_synchronize(ctx)
         taken = time.perf_counter() - begin
@@ -112,6 +116,11 @@ def fill(batch: Any, rows: list[tuple[int, int, int, bool]]) -> None:
     for i, (token, position, sequence, wanted) in enumerate(rows):
         batch.token[i], batch.pos[i], batch.logits[i] = token, position, wanted
         batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+
+
+def instructions() -> str:
+    """What its library was built with: instruction sets and the like."""
+    return " ".join(re.findall(r"(\w+) = 1\b", llama.llama_print_system_info().decode()))
 
 
 def first(path: str, threads: int, prompt: str) -> str:
@@ -133,7 +142,7 @@ def main() -> None:
         print(first(sys.argv[2], int(sys.argv[3]), sys.argv[4]), flush=True)  # noqa: T201 - the command's output
         return
     engine = Engine(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    answer(engine, f"llama.cpp (llama-cpp-python {llama.__version__})")
+    answer(engine, f"llama.cpp (llama-cpp-python {llama.__version__}, with {instructions()})")
 
 
 if __name__ == "__main__":

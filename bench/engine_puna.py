@@ -9,7 +9,7 @@ import sys
 import time
 
 import numpy as np
-from engines import answer
+from engines import answer, token_ids
 
 import puna
 
@@ -28,7 +28,7 @@ class Engine:
 
     def feed(self, count: int) -> None:
         """Append tokens, a batch at a time; the last one's logits are computed."""
-        ids = [100 + i % 1000 for i in range(count)]
+        ids = token_ids(count, self.model.n_vocab)
         for start in range(0, count, BATCH):
             part = ids[start : start + BATCH]
             last = start + len(part) == count
@@ -48,8 +48,8 @@ class Engine:
     def decode(self, tokens: int, depth: int) -> float:
         self.at(depth)
         begin = time.perf_counter()
-        for i in range(tokens):
-            self.model.run(self.sequence, [100 + i], [0], self.row)
+        for token in token_ids(tokens, self.model.n_vocab):
+            self.model.run(self.sequence, [token], [0], self.row)
         return time.perf_counter() - begin
 
     def together(self, sequences: int, tokens: int, depth: int) -> float:
@@ -57,13 +57,14 @@ class Engine:
         cache, model = self.model.cache, self.model
         opened = [cache.open() for _ in range(sequences)]
         rows = np.empty((sequences, model.n_vocab), np.float32)
-        ids = [100 + i % 1000 for i in range(depth)]
+        ids = token_ids(depth, model.n_vocab)
         for sequence in opened:
             model.run(sequence, ids, [], rows[:0])
         begin = time.perf_counter()
         for i in range(tokens):
+            new = token_ids(sequences, model.n_vocab, i)
             batch = cache.append(
-                *((s, [100 + i + n]) for n, s in enumerate(opened)), outputs=range(sequences)
+                *((s, [token]) for s, token in zip(opened, new, strict=True)), outputs=range(sequences)
             )
             model.backend.run(model.program, batch, rows)
         taken = time.perf_counter() - begin

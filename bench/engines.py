@@ -17,16 +17,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Engine", "LlamaBench", "Worker", "answer", "llama_worker", "puna_worker"]
+__all__ = [
+    "Engine",
+    "LlamaBench",
+    "Worker",
+    "answer",
+    "bench_names",
+    "llama_worker",
+    "puna_worker",
+    "token_ids",
+]
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "Once upon a time"
 REST = 0.3  # seconds between two engines, in which the threads of the one before go to sleep
+
+
+def token_ids(count: int, vocabulary: int, start: int = 0) -> list[int]:
+    """The ids that all engines are fed, from the start-th on: the same in each, and none beyond the vocabulary."""
+    return [(100 + i % 1000) % vocabulary for i in range(start, start + count)]
 
 
 class Engine:
@@ -54,9 +68,13 @@ class Worker(Engine):
     def __init__(self, name: str, command: list[str], first_command: list[str]) -> None:
         self.name, self.first_command = name, first_command
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
-        )
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
+            )
+        except OSError as error:
+            self.errors.close()
+            raise SystemExit(f"error: {command[0]}: {error.strerror}") from None
         self.version = str(self.ask("version"))
 
     def ask(self, do: str, **options: Any) -> Any:
@@ -122,28 +140,41 @@ def llama_worker(python: str, model: str, threads: int, n_ctx: int) -> Worker:
     return Worker("llama.cpp", [*script, model, str(threads), str(n_ctx)], first)
 
 
+def bench_names(programs: Sequence[str], taken: Collection[str] = ()) -> list[str]:
+    """A name for each llama-bench, none twice: its folder's, or the whole path where that is another's too."""
+    folders = [Path(program).resolve().parent.name for program in programs]
+    return [
+        folder
+        if folder and folders.count(folder) == 1 and folder not in taken
+        else str(Path(program).resolve())
+        for folder, program in zip(folders, programs, strict=True)
+    ]
+
+
 class LlamaBench(Engine):
     """A llama-bench program, which loads the model anew for each request: outside of what it times."""
 
-    def __init__(self, program: str, model: str, threads: int) -> None:
-        self.program, self.model, self.threads = program, model, threads
-        self.name = Path(program).resolve().parent.name or "llama-bench"
+    def __init__(self, name: str, program: str, model: str, threads: int) -> None:
+        self.name, self.program, self.model, self.threads = name, program, model, threads
         self.version = f"{self.name} ({program})"
 
     def ask(self, do: str, **options: Any) -> Any:
         sizes = {"prefill": ("-p", "-n"), "decode": ("-n", "-p")}
         if do not in sizes:
             return None
-        (given, other), tokens = sizes[do], int(options["tokens"])
+        (given, other), count = sizes[do], int(options["tokens"])
         command = [self.program, "-m", self.model, "-t", str(self.threads), "-r", "1", "-o", "json"]
-        command += [given, str(tokens), other, "0"]
+        command += [given, str(count), other, "0"]
         if options["depth"]:
             command += ["-d", str(options["depth"])]
         time.sleep(REST)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise SystemExit(f"error: {self.program}: {error.strerror}") from None
         if done.returncode:
             raise SystemExit(f"error: {' '.join(command)}: status {done.returncode}\n{done.stderr[-500:]}")
-        return tokens / float(json.loads(done.stdout)[0]["avg_ts"])
+        return count / float(json.loads(done.stdout)[0]["avg_ts"])
 
 
 def peak_memory() -> int | None:

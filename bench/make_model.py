@@ -28,7 +28,7 @@ __all__ = ["MIXES", "SHAPES", "Shape", "main", "make_model", "tensor_type"]
 
 VOCABULARY = Path(__file__).resolve().parents[2] / "shared" / "vocab" / "ggml-vocab-qwen2.gguf"
 # How many blocks are drawn, by the values in a block: primes, so that no two rows are alike.
-POOL: Mapping[int, int] = {1: 2_097_143, 32: 262_147, 256: 32_771}
+POOL: Mapping[int, int] = {1: 2_097_143, 32: 262_147, 64: 131_101, 128: 65_537, 256: 32_771}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Mix:
     """Which types a mix of llama-quantize gives: its number in general.file_type, the type of most matrices,
     of the (tied) output, and of attn_v and ffn_down in the layers that it gives more bits."""
 
-    file_type: int
+    file_type: int | None
     most: str
     output: str
     more: str
@@ -74,19 +74,54 @@ MIXES: Mapping[str, Mix] = {
     "q4_k_m": Mix(15, "Q4_K", "Q6_K", "Q6_K"),
     "q5_k_m": Mix(17, "Q5_K", "Q6_K", "Q6_K"),
     "q6_k": Mix(18, "Q6_K", "Q6_K", "Q6_K"),
+    # One type for all but the output: what is measured is that type.
+    **{
+        name.lower(): Mix(number, name, "Q6_K", name)
+        for name, number in {
+            "Q2_K": 21,
+            "Q3_K": 11,
+            "Q4_K": 14,
+            "Q5_K": 16,
+            "Q8_K": None,
+            "IQ1_S": 24,
+            "IQ1_M": 31,
+            "IQ2_XXS": 19,
+            "IQ2_XS": 20,
+            "IQ2_S": 28,
+            "IQ3_XXS": 23,
+            "IQ3_S": 26,
+            "IQ4_NL": 25,
+            "IQ4_XS": 30,
+            "TQ1_0": 36,
+            "TQ2_0": 37,
+            "MXFP4": 38,
+            "NVFP4": 39,
+            "Q1_0": 40,
+            "Q2_0": None,
+        }.items()
+    },
 }
-# What llama-quantize takes where rows do not divide into blocks of 256.
-FALLBACK: Mapping[str, str] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-# Type -> byte of the half float that scales a block; byte and sign of the one that shifts it.
+# What llama-quantize takes where rows do not divide into the type's blocks.
+FALLBACK: Mapping[str, str] = {
+    "Q2_K": "IQ4_NL",
+    "Q3_K": "IQ4_NL",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+    "TQ1_0": "Q4_0",
+    "TQ2_0": "Q4_0",
+}
+# Type -> byte of the half float that scales a block; byte and sign of the one that shifts it. Elsewhere byte 0 alone.
 HALVES: Mapping[str, tuple[int, int | None, int]] = {
-    "Q4_0": (0, None, 0),
     "Q4_1": (0, 2, -1),
-    "Q5_0": (0, None, 0),
     "Q5_1": (0, 2, -1),
-    "Q8_0": (0, None, 0),
+    "Q2_K": (80, 82, 1),
+    "Q3_K": (108, None, 0),
     "Q4_K": (0, 2, 1),
     "Q5_K": (0, 2, 1),
     "Q6_K": (208, None, 0),
+    "TQ1_0": (52, None, 0),
+    "TQ2_0": (64, None, 0),
 }
 Bytes = NDArray[np.uint8]
 
@@ -98,7 +133,7 @@ def tensor_type(mix: Mix, name: str, layer: int, layers: int, columns: int) -> Q
         kind = mix.output
     elif name in {"attn_v", "ffn_down"} and has_more_bits(layer, layers):
         kind = mix.more
-    return by_name(FALLBACK.get(kind, kind) if columns % by_name(kind).block else kind)
+    return by_name(FALLBACK.get(kind, "IQ4_NL") if columns % by_name(kind).block else kind)
 
 
 def has_more_bits(layer: int, layers: int) -> bool:
@@ -131,18 +166,64 @@ class Weights:
             values = self.random.standard_normal(count, np.float32) * np.float32(deviation)
             return floats(quant, values)
         blocks = self.random.integers(0, 256, (count, quant.bytes), np.uint8)
-        scale_at, shift_at, sign = HALVES[quant.name]
-        middle = sign * ((1 << quant.bits) - 1) / 2  # what shifts the codes' mean to 0
-
-        def scaled(rows: Bytes, scale: float) -> Bytes:
-            rows[:, scale_at : scale_at + 2] = np.array([scale], "<f2").view(np.uint8)
-            if shift_at is not None:
-                rows[:, shift_at : shift_at + 2] = np.array([scale * middle], "<f2").view(np.uint8)
-            return rows
-
-        sample = scaled(blocks[:256].copy(), 1.0)
+        if quant.name in {"TQ2_0", "Q2_0"}:  # codes 0, 1, 2, 1: those in use, around 1
+            blocks &= ~((blocks & blocks >> 1 & 0x55) << 1)
+        scaled = SCALED.get(quant.name, by_halves)
+        sample = scaled(quant, blocks[:256].copy(), 1.0)
         found = float(dequantize(quant, sample.reshape(1, -1)).std())
-        return scaled(blocks, deviation / found)
+        return scaled(quant, blocks, deviation / found)
+
+
+def by_halves(quant: QuantType, blocks: Bytes, scale: float) -> Bytes:
+    """Blocks with this scale, and the shift that takes the codes' mean to 0."""
+    scale_at, shift_at, sign = HALVES.get(quant.name, (0, None, 0))
+    blocks[:, scale_at : scale_at + 2] = np.array([scale], "<f2").view(np.uint8)
+    if shift_at is not None:
+        middle = sign * ((1 << quant.bits) - 1) / 2
+        blocks[:, shift_at : shift_at + 2] = np.array([scale * middle], "<f2").view(np.uint8)
+    return blocks
+
+
+def by_single(quant: QuantType, blocks: Bytes, scale: float) -> Bytes:
+    blocks[:, :4] = np.array([scale], "<f4").view(np.uint8)
+    return blocks
+
+
+def by_nibbles(quant: QuantType, blocks: Bytes, scale: float) -> Bytes:
+    """IQ1_M: the half float lies atop the last four words."""
+    half = int(np.array([scale], "<f2").view("<u2")[0])
+    for i in range(4):
+        blocks[:, 49 + 2 * i] = (blocks[:, 49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4
+    return blocks
+
+
+def by_exponent(quant: QuantType, blocks: Bytes, scale: float) -> Bytes:
+    """MXFP4 has powers of two alone: of two neighbours, as many blocks each as give the deviation of the scale."""
+    power = np.floor(np.log2(scale))
+    share = ((scale / 2.0**power) ** 2 - 1) / 3  # of the larger one, whose variance is four times the other's
+    blocks[:, 0] = power + 128 + (np.arange(len(blocks)) * 0.618 % 1 < share)
+    return blocks
+
+
+def by_small_floats(quant: QuantType, blocks: Bytes, scale: float) -> Bytes:
+    """NVFP4: a float of 8 bits for each group, the nearest below and above in turn."""
+    bits = np.arange(1, 126, dtype=np.uint8)
+    found = np.zeros((125, quant.bytes), np.uint8)
+    found[:, 0], found[:, 4] = bits, 2  # the value 1 is code 2
+    values = dequantize(quant, found.reshape(1, -1)).reshape(-1, quant.block)[:, 0]
+    above = int(np.searchsorted(values, scale))
+    share = (scale**2 - values[above - 1] ** 2) / (values[above] ** 2 - values[above - 1] ** 2)
+    larger = (np.arange(len(blocks) * 4) * 0.618 % 1 < share).reshape(-1, 4)
+    blocks[:, :4] = np.where(larger, bits[above], bits[above - 1])
+    return blocks
+
+
+SCALED: Mapping[str, Callable[[QuantType, Bytes, float], Bytes]] = {
+    "Q8_K": by_single,
+    "IQ1_M": by_nibbles,
+    "MXFP4": by_exponent,
+    "NVFP4": by_small_floats,
+}
 
 
 def floats(quant: QuantType, values: NDArray[np.float32]) -> Bytes:
@@ -198,7 +279,7 @@ def model_keys(name: str, shape: Shape, mix: Mix) -> dict[str, Any]:
     return {
         "general.architecture": "qwen2",
         "general.name": f"random {name}",
-        "general.file_type": Value(ValueType.UINT32, mix.file_type),
+        **({} if mix.file_type is None else {"general.file_type": Value(ValueType.UINT32, mix.file_type)}),
         **{f"qwen2.{key}": Value(ValueType.UINT32, count) for key, count in counts.items()},
         "qwen2.attention.layer_norm_rms_epsilon": Value(ValueType.FLOAT32, 1e-6),
         "qwen2.rope.freq_base": Value(ValueType.FLOAT32, 1e6),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puna import plan, store
-from puna.cache import KVCache
+from puna import embedding, plan, store
 from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
-from puna.generation import Generation, Writer, check_ids, check_rows, sampling_params
+from puna.generation import Generation, Writer, sampling_params
 from puna.gguf import GGUFFile
 from puna.planning import Prepared, prepare
 from puna.progress import Progress
 from puna.sampling import Sampler
 from puna.settings import Settings
+from puna.steps import Steps, check_gives, check_ids, check_whole
 from puna.tokenizer import Tokenizer, chat
 from puna.vocabulary import Vocabulary, build_tokenizer, load_tokenizer
 
@@ -40,6 +39,7 @@ def load(
     mmap: bool = True,
     repack: bool = True,
     fit: bool = False,
+    pooling: str | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Load a GGUF file, or a model by name, ready to run.
@@ -50,6 +50,8 @@ def load(
     cache_type_k, cache_type_v: types of the KV cache; None takes the backend's own.
     mmap: map the file instead of reading it.  repack: bring weights into the backend's own form; without, it
     reads them from the mapped file, for models larger than memory.  fit: where n_ctx does not fit, take what does.
+    pooling: what `embed` makes of a text's tokens, "none", "mean", "cls", "last" or "rank", or "auto" for the model's
+    own; None loads a model to write, but for one that gives embeddings alone.
     Raises a PunaError that says what to change.
     """
     path = store.resolve(str(model), Settings.from_environment(), progress=progress)
@@ -67,6 +69,7 @@ def load(
             mmap=mmap,
             repack=repack,
             fit=fit,
+            pooling=pooling,
         )
         prepared.refuse_too_large(str(model))
         engine, steps = prepared.backend, prepared.steps
@@ -74,21 +77,14 @@ def load(
         return Model(file, building, prepared, program)  # sample
 
 
-class Model(Vocabulary):
-    """A loaded model. Threads that share it take turns, a step at a time.
-
-    config: hyper-parameters.  about: the backend's description.  plan: the kernel calls of a step.
-    memory: bytes of the regions "weights", "compute", "kv" and "scratch".
-    """
+class Model(Vocabulary, Steps):
+    """A loaded model. Threads that share it take turns, a step at a time."""
 
     def __init__(
         self, file: GGUFFile, building: Future[Tokenizer], prepared: Prepared, program: object
     ) -> None:
-        super().__init__(file, building)
-        self.config, self.memory, self.about = prepared.config, prepared.memory, prepared.about
-        self.backend, self.program, self.plan = prepared.backend, program, prepared.steps
-        self.cache, self.lock = KVCache(self.plan.kv, prepared.n_ctx), threading.Lock()
-        self.n_ctx, self.n_vocab = prepared.n_ctx, int(self.plan.graph.output.type.shape[1])
+        Vocabulary.__init__(self, file, building)
+        Steps.__init__(self, prepared, program)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -103,10 +99,14 @@ class Model(Vocabulary):
         """Logits after each id, in a context of its own: float32 [len(ids), vocabulary].
 
         The ids are fed in chunks of `batch` rows, or of n_batch where that is less.
-        Raises RequestError for an id out of range or more ids than the context holds.
+        Raises RequestError for an id out of range or more ids than the context holds, or, where they see each other
+        both ways, than a chunk.
         """
+        check_gives(self.config, "logits")
         ids = check_ids(ids, self.n_vocab, self.n_ctx)
         chunk = min(plan.positive(batch, "batch"), self.plan.tokens)
+        if not self.config.causal:
+            check_whole(len(ids), chunk)
         out = np.empty((len(ids), self.n_vocab), np.float32)
         sequence = self.cache.open()
         try:
@@ -116,6 +116,20 @@ class Model(Vocabulary):
         finally:
             self.cache.close(sequence)
         return out
+
+    def embed(self, texts: embedding.Texts, normalize: int = embedding.EUCLIDEAN) -> NDArray[np.float32]:
+        """A vector for each text, or with pooling "none" for each token, text after text: float32 [n, width].
+
+        texts: a text, its ids, or several of either.  normalize: -1 for vectors as they are, 0 for the range of int16,
+        else for 1 by that p-norm. A classifier (pooling "rank") gives scores, as they are.
+        Raises RequestError for a text that does not fit, or a model that is loaded to write.
+        """
+        check_gives(self.config, "embeddings")
+        ids = [check_ids(t, self.n_vocab, self.n_ctx) for t in embedding.texts_of(texts, self.tokenize)]
+        if not self.config.causal:
+            check_whole(max(map(len, ids)), self.plan.tokens)
+        how = {"tokens": self.plan.tokens, "width": self.width, "normalize": normalize}
+        return embedding.embed(ids, self.compute, self.cache, self.config, **how)
 
     def stream(
         self,
@@ -132,6 +146,7 @@ class Model(Vocabulary):
         sequence: from `cache.open()`; what it holds of the prompt is not computed again, and it stays open.
         sampling: the fields of SamplingParams (temp, top_k, seed, ...).
         """
+        check_gives(self.config, "text")
         ids = (
             self.tokenize(prompt) if isinstance(prompt, str) else check_ids(prompt, self.n_vocab, self.n_ctx)
         )
@@ -160,30 +175,3 @@ class Model(Vocabulary):
         """A conversation as the model's chat template writes it, up to where the reply begins."""
         text = chat.render_for(self.tokenizer, messages, **variables)
         return self.tokenize(text, add_special=False)
-
-    def step(self, sequence: CacheSequence, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Append ids to a sequence: the logits after the last, float32 [vocabulary]."""
-        row: NDArray[np.float32] = np.empty((1, self.n_vocab), np.float32)
-        for start in range(0, len(ids), self.plan.tokens):
-            part = ids[start : start + self.plan.tokens]
-            last = start + len(part) == len(ids)
-            self.run(sequence, part, [len(part) - 1] if last else [], row if last else row[:0])
-        return row.reshape(-1)
-
-    def run(
-        self, sequence: CacheSequence, ids: Sequence[int], rows: Sequence[int], out: NDArray[np.float32]
-    ) -> None:
-        """One step of one sequence: logits after some of its rows into `out`, float32 [len(rows), vocabulary].
-
-        When it fails, the sequence holds what it held before. Raises RequestError for ids, rows or an `out` that
-        cannot be.
-        """
-        ids = check_ids(ids, self.n_vocab, self.n_ctx)
-        check_rows(rows, len(ids), out, self.n_vocab)
-        with self.lock:
-            before = len(sequence)
-            try:
-                self.backend.run(self.program, self.cache.append((sequence, ids), outputs=rows), out)
-            except BaseException:
-                self.cache.undo(sequence, before)
-                raise

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import operator
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from puna.errors import RequestError
 from puna.sampling import Sampler, SamplingParams, StopMatcher
 from puna.tokenizer import Tokenizer
 
-__all__ = ["Generation", "Timings", "Writer", "check_ids", "check_rows", "sampling_params"]
+__all__ = ["Generation", "Timings", "Writer", "sampling_params"]
 
 
 @dataclass
@@ -55,30 +54,6 @@ def sampling_params(options: Mapping[str, Any]) -> SamplingParams:
         near = difflib.get_close_matches(unknown[0], known) or known
         raise RequestError(f"no option is called {unknown[0]!r}", fix=f"the nearest are {', '.join(near)}")
     return SamplingParams(**options)
-
-
-def check_ids(ids: Iterable[Any], n_vocab: int, n_ctx: int) -> list[int]:
-    """Ids as a list. Raises RequestError for one that is not in the vocabulary, or for more than the context holds."""
-    try:
-        checked = [operator.index(i) for i in ids]
-    except TypeError:
-        raise RequestError("token ids are whole numbers", where="ids", fix="use tokenize") from None
-    wrong = next((i for i in checked if not 0 <= i < n_vocab), None)
-    if wrong is not None:
-        raise RequestError(f"token id {wrong} is not in the vocabulary of {n_vocab}")
-    if len(checked) > n_ctx:
-        raise RequestError(f"{len(checked)} tokens do not fit the context of {n_ctx}", fix="raise n_ctx (-c)")
-    return checked
-
-
-def check_rows(rows: Sequence[int], count: int, out: NDArray[np.float32], n_vocab: int) -> None:
-    """Raises RequestError where rows are not of a step of `count`, or their logits do not fit `out`."""
-    if len(rows) and not 0 <= min(rows) <= max(rows) < count:
-        raise RequestError(f"rows {min(rows)} to {max(rows)} of a step of {count}", where="rows")
-    fits = out.shape == (len(rows), n_vocab) and out.dtype == np.float32 and out.flags.c_contiguous
-    if not fits or not out.flags.writeable:
-        what = f"{out.dtype} {list(out.shape)} where float32 [{len(rows)}, {n_vocab}], row by row, is wanted"
-        raise RequestError(what, where="out")
 
 
 class Writer:

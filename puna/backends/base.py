@@ -31,6 +31,7 @@ class Description:
     ops: the operations it has kernels for, fused ones among them.
     row_ops: those of them that it can join into one call, row by row.
     kv_types: types it can hold keys and values in, the default first.
+    shares_values: values that are the beginnings of their keys take no memory of their own.
     notes: lines that a user must see, such as a fallback.
     """
 
@@ -40,6 +41,7 @@ class Description:
     ops: frozenset[str]
     kv_types: tuple[str, ...]
     row_ops: frozenset[str] = frozenset()
+    shares_values: bool = False
     notes: tuple[str, ...] = ()
 
     def kv_type(self, asked: str | None) -> str:
@@ -103,7 +105,7 @@ def copy_pages(
     """Do the copies that a batch asks for. cache: layer -> arrays whose bytes are pages, one after another."""
     for group, source, target in copies:
         for layer in layout.groups[group].layers:
-            for array in cache[layer]:
+            for array in (array for array in cache[layer] if array.size):
                 pages = array.reshape(layout.pages(layer), -1)
                 pages[target] = pages[source]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 import numpy as np
 
 from puna.cache.pages import Pool
+from puna.cache.states import EMPTY, Held, States
 from puna.errors import RequestError
 from puna.plan import Batch, KVLayout, Span
 
@@ -21,10 +23,11 @@ GONE = -1  # in a page table: a page that no layer of the group looks at any mor
 class Sequence:
     """One text in the cache: the ids it holds so far, and for each group of layers the pages that hold them.
 
-    keys: of each full page, standing for its tokens and all before them.
+    keys: of each full page, standing for its tokens and all before them.  states: the slots of its state.
     """
 
-    def __init__(self, groups: int = 1) -> None:
+    def __init__(self, groups: int = 1, states: Held | None = None) -> None:
+        self.states = states or Held()
         self.tokens: list[int] = []
         self.pages: list[list[int]] = [[] for _ in range(groups)]
         self.keys: list[bytes] = []
@@ -49,19 +52,21 @@ class Reuse:
 class KVCache:
     """Hands out the pages of a layout. A sequence holds up to `n_ctx` positions; sequences may share pages.
 
-    A page that several sequences hold is written by none: who goes on within it gets a copy first.
+    A page that several sequences hold is written by none: who goes on within it gets a copy first. Models with a state
+    need a slot for it at each place that they go on from: see `puna.cache.states`.
     """
 
     def __init__(self, layout: KVLayout, n_ctx: int) -> None:
         self.layout, self.n_ctx = layout, n_ctx
         self.lock = threading.RLock()  # of the lists below, which several threads' sequences share
         self.pools = [Pool(group.pages) for group in layout.groups]
+        self.states = States(layout)
         self.sequences: list[Sequence] = []
 
     def open(self) -> Sequence:
         """A new, empty sequence."""
-        sequence = Sequence(len(self.pools))
         with self.lock:
+            sequence = Sequence(len(self.pools), self.states.hold(EMPTY))
             self.sequences.append(sequence)
         return sequence
 
@@ -73,6 +78,7 @@ class KVCache:
         with self.lock:
             self.truncate(sequence, 0)
             if sequence in self.sequences:
+                self.states.pool.release(sequence.states.now)
                 self.sequences.remove(sequence)
 
     def copy(self, sequence: Sequence) -> Sequence:
@@ -81,6 +87,7 @@ class KVCache:
             self.refuse_closed(sequence)
             other = self.open()
             other.tokens, other.keys = list(sequence.tokens), list(sequence.keys)
+            self.states.move(other.states, sequence.states.now)
             for pool, pages, target in zip(self.pools, sequence.pages, other.pages, strict=True):
                 for page in pages:
                     if page != GONE:
@@ -112,7 +119,8 @@ class KVCache:
         """Why no more than `count` pages of a text could be reused."""
         page = self.layout.page
         if count < found:
-            return f"positions {count * page} to {found * page - 1} are known, but not all that a window looks back to"
+            lost = "no state is kept there" if self.states.used else "not all that a window looks back to"
+            return f"positions {count * page} to {found * page - 1} are known, but {lost}"
         if count < len(keys):
             return (
                 f"nothing is known that has the same tokens from {count * page} to {count * page + page - 1}"
@@ -120,7 +128,9 @@ class KVCache:
         return f"the other {len(tokens) - count * page} tokens do not fill a page of {page}, or are the last"
 
     def reaches(self, keys: list[bytes], count: int) -> bool:
-        """Whether the layers with a window find what they look back to after `count` pages."""
+        """Whether the layers with a window, or a state, find what they look back to after `count` pages."""
+        if self.states.find(keys, count) is None:
+            return False
         for pool, group in zip(self.pools, self.layout.groups, strict=True):
             first = group.first(count * self.layout.page) // self.layout.page
             if group.window and any(pool.find(key) is None for key in keys[first:count]):
@@ -128,7 +138,9 @@ class KVCache:
         return True
 
     def adopt(self, sequence: Sequence, keys: list[bytes]) -> None:
-        sequence.keys = list(keys)
+        sequence.keys, state = list(keys), self.states.find(keys, len(keys))
+        assert state is not None
+        self.states.move(sequence.states, state)
         for pool, group, pages in zip(self.pools, self.layout.groups, sequence.pages, strict=True):
             first = group.first(len(keys) * self.layout.page) // self.layout.page
             pages.extend([GONE] * min(first, len(keys)))
@@ -138,32 +150,57 @@ class KVCache:
                 pool.share(page)
                 pages.append(page)
 
+    def fits(self, lengths: Tokens[int]) -> bool:
+        """Whether new sequences of these lengths fit side by side, with all others as they are."""
+        pages = sum(map(self.pages_for, lengths))
+        slots = not self.states.used or len(lengths) <= self.states.pool.room
+        return slots and max(lengths, default=0) <= self.n_ctx and all(p.room >= pages for p in self.pools)
+
     def room(self, sequence: Sequence | None = None) -> int:
         """Most tokens that a sequence, or a new one, could hold with all others as they are."""
-        own = 0 if sequence is None else self.pages_for(len(sequence))
+        held, states = (0, None) if sequence is None else (len(sequence), sequence.states)
+        if not self.states.can_step(states):
+            return held
+        own = self.pages_for(held)
         # The pages of a window go round: what it looks back to is all that it needs.
         rooms = [
             self.n_ctx if group.window and (own or pool.room) else (own + pool.room) * self.layout.page
             for pool, group in zip(self.pools, self.layout.groups, strict=True)
         ]
-        return min(self.n_ctx, *rooms)
+        return min([self.n_ctx, *rooms])
 
     def truncate(self, sequence: Sequence, length: int) -> int:
         """Forget what a sequence holds from position `length` on. Gives the length that is left.
 
-        It is less where a layer's window looks back to what the cache no longer has: then nothing is left.
+        It is less where a layer's window looks back to what the cache no longer has, then nothing is left; or where no
+        state is kept, then what is left are the pages up to the last that is.
         """
         if not 0 <= length <= len(sequence):
             raise RequestError(f"cannot truncate a sequence of {len(sequence)} tokens to {length}")
         with self.lock:
             self.learn(sequence)
-            length = length if self.regain(sequence, length) else 0
+            if length < len(sequence):
+                length, state = next(
+                    (n, state) for n, state in self.stops(sequence, length) if self.regain(sequence, n)
+                )
+                self.states.move(sequence.states, state)
             self.cut(sequence, length)
             return length
+
+    def stops(self, sequence: Sequence, length: int) -> Iterator[tuple[int, int]]:
+        """Lengths up to `length` that a sequence may be cut to as far as its state goes, and the slot of that."""
+        if not self.states.used:
+            yield length, EMPTY
+        for n in range(length // self.layout.page * self.states.used, 0, -1):
+            if (state := self.states.find(sequence.keys, n)) is not None:
+                yield n * self.layout.page, state
+        yield 0, EMPTY
 
     def undo(self, sequence: Sequence, length: int) -> None:
         """Take back an `append` to a sequence that held `length` tokens, whose step failed."""
         with self.lock:
+            if length < len(sequence):
+                self.states.undo(sequence.states)
             self.cut(sequence, length)
 
     def cut(self, sequence: Sequence, length: int) -> None:
@@ -208,12 +245,13 @@ class KVCache:
             return self.extend(parts, outputs)
 
     def learn(self, sequence: Sequence) -> None:
-        """Make the full pages of a sequence known."""
+        """Make the full pages of a sequence known, and its state at the last border of pages."""
         page, first = self.layout.page, len(sequence.keys)
         sequence.keys += page_keys(sequence.tokens, len(sequence) // page, page, sequence.keys)
         for pool, pages in zip(self.pools, sequence.pages, strict=True):
             for place in range(first, len(sequence.keys)):
                 pool.learn(pages[place], sequence.keys[place])
+        self.states.settle(sequence.states, len(sequence), sequence.keys)
 
     def drop(self, sequence: Sequence) -> None:
         """Let go of pages that no layer of a group will look at again."""
@@ -229,6 +267,7 @@ class KVCache:
         positions: list[int] = []
         spans = []
         copies: list[tuple[int, int, int]] = []
+        left = sum(len(new) > 0 for _, new in parts)  # parts that need a slot yet
         for sequence, new in parts:
             past = len(sequence)
             if new:
@@ -238,7 +277,10 @@ class KVCache:
                 while len(pages) < self.pages_for(len(sequence)):
                     pages.append(pool.take())
             tables = tuple(np.array(pages, np.int32) for pages in sequence.pages)
-            spans.append(Span(len(tokens), len(new), past, tables))
+            spare = self.states.pool.room > left
+            segments = self.states.advance(sequence.states, len(tokens), past, len(new), spare)
+            left -= len(new) > 0
+            spans.append(Span(len(tokens), len(new), past, tables, segments))
             tokens.extend(new)
             positions.extend(range(past, past + len(new)))
         ids, places, rows = (np.array(part, np.int32) for part in (tokens, positions, outputs))
@@ -267,6 +309,9 @@ class KVCache:
             if len(sequence) + len(new) > self.n_ctx:
                 what = f"{len(sequence) + len(new)} tokens do not fit the context of {self.n_ctx}"
                 raise RequestError(what, fix="raise n_ctx (-c)")
+        if self.states.used and sum(len(new) > 0 for _, new in parts) > self.states.pool.room:
+            what = f"there are slots for {self.states.pool.count - 1} states, and sequences hold them all"
+            raise RequestError(what, fix="raise parallel (-np), or close a sequence")
         for n, pool in enumerate(self.pools):
             need = sum(self.need(pool, sequence, sequence.pages[n], len(new)) for sequence, new in parts)
             if need > pool.room:

@@ -19,11 +19,15 @@ from puna.errors import BackendError, RequestError
 if TYPE_CHECKING:
     from puna.engine import Model
     from puna.measure import Case, Peaks
+    from puna.measure.report import Outcome
 
 __all__ = ["build", "run"]
 
 RANGE = re.compile(r"(\d+)(?:-(\d+)(?:([+*])(\d+))?)?")
 LONGEST = 10_000  # values that one range may have
+REPEATS = 5
+# Options that a profile has no use for.
+TESTS_ONLY = {"n_gen": "-n", "n_prompt_gen": "-pg", "repetitions": "-r", "no_warmup": "--no-warmup"}
 
 
 def build(prog: str) -> Parser:
@@ -45,13 +49,13 @@ def build(prog: str) -> Parser:
         tests, "-d", "--n-depth", "N", whole_list(0), [0], "tokens that the context holds before each test"
     )
     tests.add_argument(
-        "-r", "--repetitions", type=whole(1), default=5, metavar="N", help="times a test is run (default 5)"
+        "-r", "--repetitions", type=whole(1), metavar="N", help=f"times a test is run (default {REPEATS})"
     )
     tests.add_argument("--no-warmup", action="store_true", help="do not run each test once before timing it")
     tests.add_argument(
         "--profile",
         action="store_true",
-        help="instead, time each operation of a prompt's step and of a decode step, at the first -p and -d",
+        help="instead, time each operation of a prompt's step and of a decode step, at each -p and -d",
     )
     model = parser.add_argument_group("model")
     add_list(
@@ -144,25 +148,52 @@ def pair(text: str) -> list[tuple[int, int]]:
 
 def run(prog: str, argv: Sequence[str]) -> int:
     """Run the command. Raises PunaError."""
-    arguments = build(prog).parse(argv)
+    parser = build(prog)
+    arguments = parser.parse(argv)
     names = [*arguments.name, *arguments.model]
     if not names:
         raise RequestError("no model is named", fix="name one, as in: puna bench smollm2:135m")
     if arguments.profile:
+        refuse_what_a_profile_has_not(parser, arguments)
         return profile(arguments, names)
     cases = cases_of(arguments)
     if not cases:
         raise RequestError("no test is asked for", fix="give -p, -n or -pg a number above 0")
     from puna.measure.report import FORMATS
 
+    check_all(names, arguments, positions(cases))
     peaks = peaks_here()
     form = FORMATS[arguments.output](columns(arguments), peaks)
     show(form.begin())
-    for name, config in product(names, configs(arguments)):
-        for outcome in outcomes(arguments, name, config, cases, peaks):
-            show(form.row(outcome))
-    show(form.end())
+    try:
+        for name, config in product(names, configs(arguments)):
+            for outcome in outcomes(arguments, name, config, cases, peaks):
+                show(form.row(outcome))
+    finally:  # what was measured stays readable
+        show(form.end())
     return 0
+
+
+def check_all(names: Sequence[str], arguments: argparse.Namespace, n_ctx: int) -> None:
+    """Plan all models in all ways to load them, from the files' headers, so that nothing is refused later on.
+
+    Raises PunaError for what cannot be loaded, or not be profiled where that is asked for.
+    """
+    from puna import store
+    from puna.gguf import GGUFFile
+    from puna.measure import refuse_other_backends
+    from puna.planning import prepare
+    from puna.settings import Settings
+
+    for name in dict.fromkeys(names):
+        with Bars() as progress:
+            path = store.resolve(name, Settings.from_environment(), progress=progress)
+        with GGUFFile.open(path) as file:
+            for config in configs(arguments):
+                prepared = prepare(file, **config.options(n_ctx))
+                prepared.refuse_too_large(name)
+                if arguments.profile:
+                    refuse_other_backends(prepared.about.name)
 
 
 def show(lines: Sequence[str]) -> None:
@@ -183,6 +214,11 @@ def cases_of(arguments: argparse.Namespace) -> list[Case]:
             *arguments.n_prompt_gen,
         )
     ]
+
+
+def positions(cases: Sequence[Case]) -> int:
+    """What the context must hold for all of them."""
+    return max(case.positions for case in cases)
 
 
 def columns(arguments: argparse.Namespace) -> list[str]:
@@ -229,21 +265,23 @@ class Config:
     type_v: str | None
     threads: int | None
 
+    def options(self, n_ctx: int) -> dict[str, Any]:
+        """As `puna.load` takes them."""
+        return {
+            "backend": self.backend,
+            "n_ctx": n_ctx,
+            "threads": self.threads,
+            "n_batch": min(self.n_batch, self.n_ubatch),
+            "cache_type_k": self.type_k,
+            "cache_type_v": self.type_v,
+        }
+
     def load(self, name: str, n_ctx: int) -> Model:
         """Raises PunaError."""
         import puna
 
         with Bars() as progress:
-            model = puna.load(
-                name,
-                backend=self.backend,
-                n_ctx=n_ctx,
-                threads=self.threads,
-                n_batch=min(self.n_batch, self.n_ubatch),
-                cache_type_k=self.type_k,
-                cache_type_v=self.type_v,
-                progress=progress,
-            )
+            model = puna.load(name, **self.options(n_ctx), progress=progress)
         for note in model.notes:
             say(f"note: {printable(note)}")
         return model
@@ -257,13 +295,14 @@ def configs(arguments: argparse.Namespace) -> Iterator[Config]:
 
 def outcomes(
     arguments: argparse.Namespace, name: str, config: Config, cases: Sequence[Case], peaks: Peaks | None
-) -> Iterator[Any]:
+) -> Iterator[Outcome]:
     """Load a model, run all tests, and let it go."""
     from puna.measure import measure, threads_of
     from puna.measure.report import Outcome, Subject
 
-    model = config.load(name, max(case.positions for case in cases))
+    model = config.load(name, positions(cases))
     subject, layout = Subject.of(model.file), model.cache.layout
+    repeats = arguments.repetitions or REPEATS
     for case in cases:
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         yield Outcome(
@@ -275,7 +314,7 @@ def outcomes(
             type_k=layout.k_type.lower(),
             type_v=layout.v_type.lower(),
             time=now,
-            result=measure(model, case, arguments.repetitions, warmup=not arguments.no_warmup),
+            result=measure(model, case, repeats, warmup=not arguments.no_warmup),
             peaks=peaks,
         )
     del model
@@ -287,17 +326,31 @@ def profile(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     from puna.measure import measure_peaks, profile_step
     from puna.measure.report import peaks_line, profile_lines
 
-    if arguments.output != "md":
-        raise RequestError("a profile is a table for people", where="-o", fix="leave it out")
+    n_ctx = max(arguments.n_depth) + max(1, *arguments.n_prompt)
+    check_all(names, arguments, n_ctx)
     say_if_busy()
     peaks = measure_peaks()
     print(peaks_line(peaks))
-    prompt, depth = max(1, arguments.n_prompt[0]), arguments.n_depth[0]
     for name, config in product(names, configs(arguments)):
-        model = config.load(name, depth + prompt)
-        for tokens in dict.fromkeys((min(prompt, model.plan.tokens), 1)):
+        model = config.load(name, n_ctx)
+        for depth, tokens in product(arguments.n_depth, steps_of(arguments, model.plan.tokens)):
             title, *lines = profile_lines(profile_step(model, tokens, depth), peaks)
             show(["", f"{name}: {title}", *lines])
         del model
         gc.collect()
     return 0
+
+
+def steps_of(arguments: argparse.Namespace, most: int) -> list[int]:
+    """Tokens of the steps to profile: the first of each prompt, then that of a generation."""
+    return list(dict.fromkeys([*(min(count, most) for count in arguments.n_prompt if count), 1]))
+
+
+def refuse_what_a_profile_has_not(parser: Parser, arguments: argparse.Namespace) -> None:
+    """Raises RequestError for options that would have no effect on a profile."""
+    if arguments.output != "md":
+        raise RequestError("a profile is a table for people", where="-o", fix="leave it out")
+    for name, flag in TESTS_ONLY.items():
+        if getattr(arguments, name) is not parser.get_default(name):  # the very object: it was not given
+            what = "a profile is of single steps, repeated for some seconds"
+            raise RequestError(what, where=flag, fix="leave it out")

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from puna.cli import options
-from puna.cli.parser import Parser
+from puna.cli.parser import Parser, checked
 from puna.cli.text import columns, printable
 from puna.errors import BackendError, RequestError
 from puna.settings import Settings
@@ -24,7 +24,8 @@ WIDTH = 76  # characters of a name in a list, before it is cut
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 # A block of code: a label, in LLVM's language or in assembly, and the lines up to the next.
 BLOCK = re.compile(r"^(?P<label>[\w.$]+):.*\n(?:(?!\S+:|}).*\n)*", re.MULTILINE)
-JUMP = r"^\s+(?:j\w+|b[.\w]*|[ct]bn?z)\s.*?{}(?![\w.$])"
+# The whole line of a jump to a label.
+JUMP = r"^\s+(?:j\w+|b[.\w]*|[ct]bn?z)\s.*?{}(?![\w.$]).*"
 
 
 def build(prog: str) -> Parser:
@@ -36,12 +37,16 @@ def build(prog: str) -> Parser:
     options.add_name(parser)
     parser.usage = f"{prog} [MODEL] [options]"
     show = parser.add_argument_group("look into kernels (a model's, or the matrix kernels of all types)")
-    show.add_argument("--ir", metavar="NAME", help="print LLVM's code of the kernels with NAME in their name")
-    show.add_argument("--asm", metavar="NAME", help="print their assembly")
-    show.add_argument("--loops", action="store_true", help="print only the innermost loops")
+    code = "print LLVM's code of the kernels with NAME in their name"
+    show.add_argument("--ir", type=checked(filled), metavar="NAME", help=code)
+    show.add_argument("--asm", type=checked(filled), metavar="NAME", help="print their assembly")
     show.add_argument(
-        "--cpu", metavar="CPU", help="as written for another processor of this family, by LLVM's name of it"
+        "--loops",
+        action="store_true",
+        help="print only the innermost loops: blocks that jump to their beginning",
     )
+    other = "as written for another processor of this family, by LLVM's name of it"
+    show.add_argument("--cpu", type=checked(filled), metavar="CPU", help=other)
     cache = parser.add_argument_group("code cache")
     cache.add_argument("--clear", action="store_true", help="delete all kernels that are kept")
     return parser
@@ -52,18 +57,39 @@ def run(prog: str, argv: Sequence[str]) -> int:
     from puna.backends.cpu.codecache import CodeCache, default_folder
 
     arguments, cache = build(prog).parse(argv), CodeCache(default_folder())
-    if (arguments.loops or arguments.cpu) and not (arguments.ir or arguments.asm):
-        flag = "--loops" if arguments.loops else "--cpu"
-        raise RequestError("nothing is shown", where=flag, fix="add --asm NAME")
+    refuse_what_does_not_go_together(arguments)
     if arguments.clear:
         print(cleared(cache))
     elif arguments.ir or arguments.asm:
         print("\n\n".join(shown(arguments, cache)))
-    elif arguments.name or arguments.model:
+    elif has_model(arguments):
         print("\n".join(needed_lines(needs(arguments, cache))))
     else:
         print("\n".join(cache_lines(cache)))
     return 0
+
+
+def filled(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def has_model(arguments: argparse.Namespace) -> bool:
+    """Whether a model is named, if only by an empty name, which is refused where it is opened."""
+    return arguments.name is not None or arguments.model is not None
+
+
+def refuse_what_does_not_go_together(arguments: argparse.Namespace) -> None:
+    """Raises RequestError for options of which one would have no effect."""
+    if arguments.ir and arguments.asm:
+        raise RequestError("both --ir and --asm are given", fix="give one of them")
+    for flag, given in (("--loops", arguments.loops), ("--cpu", arguments.cpu)):
+        if given and not (arguments.ir or arguments.asm):
+            raise RequestError("nothing is shown", where=flag, fix="add --asm NAME")
+    if arguments.clear and (has_model(arguments) or arguments.ir or arguments.asm):
+        what = "it deletes all kernels, and goes with no model and no other option"
+        raise RequestError(what, where="--clear", fix="give it alone")
 
 
 def cleared(cache: CodeCache) -> str:
@@ -117,13 +143,13 @@ def shown(arguments: argparse.Namespace, cache: CodeCache) -> Iterator[str]:
     from puna.backends.cpu.target import Target
 
     flag, wanted = ("--ir", arguments.ir) if arguments.ir else ("--asm", arguments.asm)
-    settings, has_model = Settings.from_environment(), arguments.name or arguments.model
+    settings, of_model = Settings.from_environment(), has_model(arguments)
     target = Target.named(arguments.cpu, "--cpu") if arguments.cpu else Target.host(settings.cpu)
     compiler = Compiler(target, None)
-    specs = list(needs(arguments, cache)) if has_model else matrix_kernels(compiler.target)
+    specs = list(needs(arguments, cache)) if of_model else matrix_kernels(compiler.target)
     found = [spec for spec in specs if wanted in spec.name]
     if not found:
-        fix = "leave out the option to list them" if has_model else "name a model that needs it"
+        fix = "leave out the option to list them" if of_model else "name a model that needs it"
         raise RequestError(f"no kernel has {wanted!r} in its name", where=flag, fix=fix)
     version = ".".join(map(str, llvm_version_info))
     mark = "#" if arguments.asm else ";"
@@ -140,13 +166,12 @@ SHOW: Mapping[str, Callable[[Compiler, Spec], str]] = {
 
 
 def loops(text: str) -> str:
-    """The blocks with a jump to their own beginning: the innermost loops."""
-    blocks = BLOCK.finditer(text)
-    found = [
-        block[0].rstrip()
-        for block in blocks
-        if re.search(JUMP.format(re.escape(block["label"])), block[0], re.MULTILINE)
-    ]
+    """The blocks with a jump to their own beginning, each up to its last: the innermost loops."""
+    found = []
+    for block in BLOCK.finditer(text):
+        jumps = list(re.finditer(JUMP.format(re.escape(block["label"])), block[0], re.MULTILINE))
+        if jumps:
+            found.append(block[0][: jumps[-1].end()])
     return "\n\n".join(found) or "no loops"
 
 

@@ -7,6 +7,7 @@ plain ones, so that any backend's fused kernel can be checked against its parts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import cast
 
 from puna.graph.node import Dim, Type, make
@@ -18,6 +19,7 @@ __all__ = ["ACTIVATIONS", "ELEMENTWISE", "NORMS", "OPS", "Op", "SpecError", "had
 
 # What `act` and `gated` may put a value through.
 ACTIVATIONS: Mapping[str, str] = {
+    "exp": "exp(x)",
     "gelu_quick": "x * sigmoid(1.702 x)",
     "gelu": "tanh approximation of x * normal CDF(x) (Hendrycks & Gimpel 2016, arXiv:1606.08415)",
     "gelu_erf": "x * normal CDF(x)",
@@ -50,6 +52,12 @@ def broadcast(types: Sequence[Type], attrs: Attrs) -> Type:
 
 def leaf(types: Sequence[Type], attrs: Attrs) -> Type:
     return Type(cast(str, attrs["dtype"]), cast("tuple[Dim, ...]", attrs["shape"]))
+
+
+def constant(types: Sequence[Type], attrs: Attrs) -> Type:
+    values, shape = cast("tuple[float, ...]", attrs["values"]), cast("tuple[int, ...]", attrs["shape"])
+    need(len(values) == prod(shape), f"{len(values)} values do not fill {shape}")
+    return Type("f32", shape)
 
 
 def tokens(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -220,6 +228,7 @@ OPS: Mapping[str, Op] = {
     "tokens": Op((), (), tokens, "ids of this step's tokens"),
     "positions": Op((), (), tokens, "positions of this step's tokens in their sequences"),
     "types": Op((), (), tokens, "types of this step's tokens: all of them 0, that of a first sentence"),
+    "constant": Op((), ("values", "shape"), constant, "numbers that the architecture itself knows"),
     "weight": Op((), ("tensor", "dtype", "shape"), leaf, "a tensor of the model file"),
     "embed": Op(("table", "ids"), (), embed, "row `ids[t]` of the table, as f32"),
     "linear": Op(("x", "w"), (), linear, "x @ w.T"),

@@ -24,9 +24,9 @@ def conv(types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def scan(types: Sequence[Type], attrs: Attrs) -> Type:
-    x, dt, a, b, c = types
+    x, b, c, a = types[:4]
     need(len(x.shape) == len(b.shape) == 3 and b == c, f"wants [T, heads, size], got {x}, {b}, {c}")
-    need(dt.shape == x.shape[:2], f"{dt} does not fit {x}")
+    need(len(types) < 5 or types[4].shape == x.shape[:2], f"{types[-1]} does not fit {x}")
     need(cast(int, x.shape[1]) % cast(int, b.shape[1]) == 0, f"heads of {x} do not share groups of {b}")
     need(a.shape in ((x.shape[1], 1), (x.shape[1], b.shape[2])), f"{a} does not fit {x} and {b}")
     return x
@@ -43,6 +43,28 @@ def delta(types: Sequence[Type], attrs: Attrs) -> Type:
     return v
 
 
+def previous(types: Sequence[Type], attrs: Attrs) -> Type:
+    need(len(types[0].shape) == 2 and types[0].dtype == "f32", f"wants [T, channels], got {types[0]}")
+    return types[0]
+
+
+def wkv(types: Sequence[Type], attrs: Attrs) -> Type:
+    r, k, v, decay, *first = types
+    need(
+        len(r.shape) == len(v.shape) == 3 and r == k == decay,
+        f"wants [T, heads, size], got {r}, {k}, {decay}",
+    )
+    need(v.shape[:2] == r.shape[:2], f"{v} does not fit {r}")
+    need(not first or first[0].shape == r.shape[1:], "wants one weight for each value of a key")
+    return v
+
+
+def wkv7(types: Sequence[Type], attrs: Attrs) -> Type:
+    a, b = types[4:]
+    need(a == b == types[0], f"{a} and {b} do not fit {types[0]}")
+    return wkv(types[:4], attrs)
+
+
 RECURRENT: Mapping[str, Op] = {
     "conv": Op(
         ("x", "w"),
@@ -51,11 +73,12 @@ RECURRENT: Mapping[str, Op] = {
         "each channel convolved with its own weights [channels, n]: sum over j of w[c, j] * x[t - n + 1 + j, c]",
     ),
     "scan": Op(
-        ("x", "dt", "a", "b", "c"),
+        ("x", "b", "c", "a", "dt?"),
         ("state",),
         scan,
         "selective state space: s = exp(dt * a) * s + dt * outer(x, b), then s @ c, for each head, with the b and c of "
-        "its group (Gu & Dao 2023, arXiv:2312.00752; with one a for each head Dao & Gu 2024, arXiv:2405.21060)",
+        "its group, and 1 for a missing dt (Gu & Dao 2023, arXiv:2312.00752; with one a for each head Dao & Gu 2024, "
+        "arXiv:2405.21060)",
     ),
     "delta": Op(
         ("q", "k", "v", "decay", "beta"),
@@ -64,6 +87,20 @@ RECURRENT: Mapping[str, Op] = {
         "gated delta rule: s = exp(decay) * s, s = s + outer(k, beta * (v - k @ s)), then q @ s, for each head of v; head "
         "h shares q and k with the heads beside it, or where tiled with those h modulo their number is equal for "
         "(Yang et al. 2024, arXiv:2412.06464; with a decay for each value of k, Kimi Team 2025, arXiv:2510.26692)",
+    ),
+    "previous": Op(("x",), ("state",), previous, "the row before, of the same sequence; zeros for the first"),
+    "wkv": Op(
+        ("r", "k", "v", "decay", "first?"),
+        ("state",),
+        wkv,
+        "gated linear attention: s = exp(decay) * s + outer(k, v), then r @ s, for each head (Yang et al. 2023, "
+        "arXiv:2312.06635); with `first`, r @ (s + outer(first * k, v)) of the s before (Peng et al. 2024, arXiv:2404.05892)",
+    ),
+    "wkv7": Op(
+        ("r", "k", "v", "decay", "a", "b"),
+        ("state",),
+        wkv7,
+        "s = exp(decay) * s + outer(k, v) + outer(b, a @ s), then r @ s, for each head (Peng et al. 2025, arXiv:2503.14456)",
     ),
 }
 
@@ -75,8 +112,10 @@ def sizes(node: Node) -> tuple[int, ...]:
 
 SHAPES: Mapping[str, Callable[[Node], tuple[int, ...]]] = {
     "conv": lambda n: (sizes(n.inputs[1])[-1] - 1, *sizes(n)),  # the last inputs of each channel
-    "scan": lambda n: (*sizes(n), sizes(n.inputs[3])[1]),  # [heads, size of x, size of b]
-    "delta": lambda n: (sizes(n)[0], sizes(n.inputs[1])[1], sizes(n)[1]),  # [heads, size of k, size of v]
+    "scan": lambda n: (*sizes(n), sizes(n.inputs[1])[1]),  # [heads, size of x, size of b]
+    # [heads, size of k, size of v]
+    **dict.fromkeys(("delta", "wkv", "wkv7"), lambda n: (sizes(n)[0], sizes(n.inputs[1])[1], sizes(n)[1])),
+    "previous": lambda n: (1, *sizes(n)),
 }
 
 

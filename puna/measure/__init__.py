@@ -8,7 +8,7 @@ from __future__ import annotations
 from puna.measure.cost import Cost, record_cost, step_cost
 from puna.measure.machine import busy_note, processor, threads_of
 from puna.measure.peaks import Peaks, measure_peaks
-from puna.measure.profile import Profile, profile_step
+from puna.measure.profile import Profile, profile_step, refuse_other_backends
 from puna.measure.speed import Case, Result, measure
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "processor",
     "profile_step",
     "record_cost",
+    "refuse_other_backends",
     "step_cost",
     "threads_of",
 ]

@@ -26,7 +26,8 @@ class Cost:
     """Bytes and operations.
 
     weights: bytes of weights read.  kv: bytes of the cache read.  values: other bytes that calls read and write.
-    ops: operations of matrix products.  attention: those of attention.
+    ops: operations of matrix products.  dots: those of them by weights that are no floats, which are byte dots.
+    attention: operations of attention.
     """
 
     weights: int = 0
@@ -34,6 +35,7 @@ class Cost:
     values: int = 0
     ops: int = 0
     attention: int = 0
+    dots: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -79,7 +81,7 @@ def linear(step: Step, node: Node) -> Cost:
     count, weight = step.size(node), node.inputs[1]
     if count == 0:
         return Cost()
-    return Cost(weights=weight_bytes(weight), ops=2 * count * weight.type.count(0, 0))
+    return products(weight, weight_bytes(weight), 2 * count * weight.type.count(0, 0))
 
 
 def linear_experts(step: Step, node: Node) -> Cost:
@@ -88,7 +90,12 @@ def linear_experts(step: Step, node: Node) -> Cost:
     chosen, experts = step.size(node) * used, cast(int, weight.type.shape[0])
     each = weight.type.count(0, 0) // experts
     touched = min(chosen, experts)
-    return Cost(weights=weight_bytes(weight) // experts * touched, ops=2 * chosen * each)
+    return products(weight, weight_bytes(weight) // experts * touched, 2 * chosen * each)
+
+
+def products(weight: Node, read: int, ops: int) -> Cost:
+    """Of products with a weight of which `read` bytes are read."""
+    return Cost(weights=read, ops=ops, dots=0 if by_name(weight.type.dtype).is_float else ops)
 
 
 def embed(step: Step, node: Node) -> Cost:

@@ -18,13 +18,12 @@ import numpy as np
 from puna.errors import BackendError
 from puna.measure.cost import Cost, record_cost
 from puna.plan import Record
-from puna.quants import by_name
 
 if TYPE_CHECKING:
     from puna.backends.cpu.program import Program
     from puna.engine import Model
 
-__all__ = ["Profile", "Row", "profile_step"]
+__all__ = ["Profile", "Row", "profile_step", "refuse_other_backends"]
 
 ENDS, NEXT = 5, 4  # words of a record; see puna.backends.cpu.runner
 SECONDS, LEAST, MOST = 2.0, 3, 40  # how long a step is repeated, and how often at least and at most
@@ -35,7 +34,7 @@ EMPTY = 100  # calls without work
 class Row:
     """All calls of a step that do the same. kind, shape: the weight's, where a matrix is read.
 
-    seconds: of all calls together, each the median of its repetitions.  int8: whether the work is byte dots.
+    seconds: of all calls together, each the fastest of its repetitions: what disturbs a call only ever slows it.
     """
 
     kernel: str
@@ -44,7 +43,6 @@ class Row:
     calls: int
     seconds: float
     cost: Cost
-    int8: bool
 
     @property
     def nbytes(self) -> int:
@@ -57,23 +55,33 @@ class Row:
 
 @dataclass(frozen=True)
 class Profile:
-    """rows: the most time first.  native: seconds of all calls in one go.  step: the same with what Python does."""
+    """rows: the most time first.  step: seconds of a step.  busy: those in which the calling thread had a core.
+
+    native: the same of all calls in one go, without what Python does before and after.
+    """
 
     tokens: int
     depth: int
+    threads: int
     rows: tuple[Row, ...]
     native: float
+    busy: float
     step: float
 
     @property
-    def barriers(self) -> float:
-        """Seconds that the calls in one go take beyond the calls one by one: threads that wait for one another."""
+    def waits(self) -> float:
+        """Seconds that the calls in one go take longer than one by one: threads that wait for one another."""
         return self.native - sum(row.seconds for row in self.rows)
 
     @property
     def python(self) -> float:
         """Seconds of a step before its calls and after."""
-        return self.step - self.native
+        return self.busy - self.native
+
+    @property
+    def away(self) -> float:
+        """Seconds of a step in which the calling thread had no core: others ran there."""
+        return self.step - self.busy
 
 
 def profile_step(model: Model, tokens: int, depth: int = 0) -> Profile:
@@ -81,40 +89,75 @@ def profile_step(model: Model, tokens: int, depth: int = 0) -> Profile:
 
     Raises BackendError where the model does not run on the CPU backend.
     """
-    if model.about.name != "cpu":
-        raise BackendError(
-            f"a profile needs the cpu backend, and this is {model.about.name}", fix="use --backend cpu"
-        )
+    refuse_other_backends(model.about.name)
     program, sequence = cast("Program", model.program), model.cache.open()
     logits, ids = np.empty((1, model.n_vocab), np.float32), [i % model.n_vocab for i in range(depth + tokens)]
     try:
         for start in range(0, depth, model.plan.tokens):
             model.run(sequence, ids[start : min(depth, start + model.plan.tokens)], [], logits[:0])
         batch = model.cache.append((sequence, ids[depth:]), outputs=[tokens - 1])
-        seconds, native, step = timings(program, partial(program.run, batch, logits))
+        found = timings(program, partial(program.run, batch, logits))
     finally:
         model.cache.close(sequence)
     records = model.plan.records
     costs = [record_cost(model.plan, record, [(depth, tokens)], 1) for record in records]
-    rows = grouped([row_of(r, s, c) for r, s, c in zip(records, seconds, costs, strict=True)])
-    return Profile(tokens, depth, rows, native, step)
+    rows = grouped([row_of(r, s, c) for r, s, c in zip(records, found.calls, costs, strict=True)])
+    return Profile(tokens, depth, program.team.threads, rows, found.native, found.busy, found.step)
 
 
-def timings(program: Program, run: Callable[[], None]) -> tuple[list[float], float, float]:
-    """Median seconds of each call, of all in one go, and of a whole step."""
+def refuse_other_backends(name: str) -> None:
+    """Raise BackendError where a backend is not the one that can be profiled."""
+    if name != "cpu":
+        raise BackendError(f"a profile needs the cpu backend, and this is {name}", fix="use --backend cpu")
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds: the least of each call; medians of a step, of its part on a core, and of that of its calls in one go."""
+
+    calls: list[float]
+    native: float
+    busy: float
+    step: float
+
+
+class Clock:
+    """Times one thing again and again: the seconds that pass, and those in which this thread has a core."""
+
+    def __init__(self) -> None:
+        self.walls = list[float]()
+        self.used = 0.0
+
+    def time(self, run: Callable[[], None]) -> None:
+        begin = time.thread_time()
+        self.walls.append(timed(run))
+        self.used += time.thread_time() - begin
+
+    @property
+    def wall(self) -> float:
+        return statistics.median(self.walls)
+
+    @property
+    def busy(self) -> float:
+        """By the sums: some systems count a thread's time in ticks that are longer than a step."""
+        return self.wall * min(1.0, self.used / sum(self.walls))
+
+
+def timings(program: Program, run: Callable[[], None]) -> Timings:
+    """Repeat a step: whole, its calls in one go, its calls one by one."""
     count, address = len(program.records), int(program.records.ctypes.data)
     size = program.records.strides[0]
     run()
-    singles, natives, steps = list[list[float]](), list[float](), list[float]()
+    singles, natives, steps = list[list[float]](), Clock(), Clock()
     end = time.perf_counter() + SECONDS
-    while len(steps) < LEAST or (len(steps) < MOST and time.perf_counter() < end):
-        steps.append(timed(run))
-        natives.append(timed(partial(program.team.run, address, count)))
+    while len(singles) < LEAST or (len(singles) < MOST and time.perf_counter() < end):
+        steps.time(run)
+        natives.time(partial(program.team.run, address, count))
         with single_calls(program):
             singles.append([timed(partial(program.team.run, address + i * size, 1)) for i in range(count)])
     nothing = cost_of_nothing(program, address)
-    calls = [max(0.0, statistics.median(times) - nothing) for times in zip(*singles, strict=True)]
-    return calls, statistics.median(natives), statistics.median(steps)
+    calls = [max(0.0, min(times) - nothing) for times in zip(*singles, strict=True)]
+    return Timings(calls, natives.busy, steps.busy, steps.wall)
 
 
 @contextmanager
@@ -149,7 +192,7 @@ def row_of(record: Record, seconds: float, cost: Cost) -> Row:
     matrix = node.op in {"linear", "linear_experts"}
     kind = node.inputs[1].type.dtype if matrix else ""
     shape = "x".join(map(str, node.inputs[1].type.shape)) if matrix else ""
-    return Row(record.kernel, kind, shape, 1, seconds, cost, matrix and not by_name(kind).is_float)
+    return Row(record.kernel, kind, shape, 1, seconds, cost)
 
 
 def grouped(rows: list[Row]) -> tuple[Row, ...]:

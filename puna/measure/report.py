@@ -82,7 +82,8 @@ class Outcome:
 
     @property
     def int8_share(self) -> float | None:
-        return self.result.ops_rate / self.peaks.int8 if self.peaks else None
+        """None where no product is of bytes: floats have another peak."""
+        return self.result.dots_rate / self.peaks.int8 if self.peaks and self.result.cost.dots else None
 
     def fields(self) -> dict[str, Any]:
         """Under llama-bench's names where it has the same; bytes and operations are of one repetition."""
@@ -110,6 +111,7 @@ class Outcome:
             "stddev_ts": r.rate_deviation,
             "bytes": r.cost.read,
             "ops": r.cost.ops,
+            "dots": r.cost.dots,
             "peak_threads": self.peaks.threads if self.peaks else None,
             "peak_bytes_s": round(self.peaks.read) if self.peaks else None,
             "peak_ops_s": round(self.peaks.int8) if self.peaks else None,
@@ -261,7 +263,7 @@ def profile_lines(profile: Profile, peaks: Peaks) -> list[str]:
     title = f"{kind} step of {tokens} at depth {profile.depth}: {1e3 * profile.step:.2f} ms, {rate}"
     heading = ("operation", "weights", "calls", "ms", "time", "MB", "GB/s", "of peak", "GOP/s", "of peak")
     rows = [profile_row(row, profile, peaks) for row in profile.rows]
-    for name, seconds in (("(barriers, imbalance)", profile.barriers), ("(Python)", profile.python)):
+    for name, seconds in rest_of(profile).items():
         rows.append((name, "", "", f"{1e3 * seconds:.3f}", share_text(seconds / profile.step), *[""] * 5))
     rows.append(("whole step", "", "", f"{1e3 * profile.step:.3f}", "100%", *[""] * 5))
     sides, widths = "<<>>>>>>>>", [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
@@ -270,6 +272,14 @@ def profile_lines(profile: Profile, peaks: Peaks) -> list[str]:
         for line in (heading, *rows)
     ]
     return [title, "", *table]
+
+
+def rest_of(profile: Profile) -> Mapping[str, float]:
+    """Seconds of a step that are in none of its calls."""
+    waits = (
+        "(barriers, imbalance)" if profile.threads > 1 else "(between calls)"
+    )  # one thread waits for no other
+    return {waits: profile.waits, "(Python)": profile.python, "(without a core)": profile.away}
 
 
 def profile_row(row: Row, profile: Profile, peaks: Peaks) -> tuple[str, ...]:
@@ -286,5 +296,5 @@ def profile_row(row: Row, profile: Profile, peaks: Peaks) -> tuple[str, ...]:
         f"{read / 1e9:.1f}" if timed else "",
         share_text(read / peaks.read) if from_memory else "",
         f"{ops / 1e9:.1f}" if ops else "",
-        share_text(ops / peaks.int8) if ops and row.int8 else "",
+        share_text(row.cost.dots / row.seconds / peaks.int8) if ops and row.cost.dots else "",
     )

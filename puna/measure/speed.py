@@ -99,6 +99,11 @@ class Result:
         """Operations a second of matrix products."""
         return self.cost.ops / self.seconds
 
+    @property
+    def dots_rate(self) -> float:
+        """Those of byte dots."""
+        return self.cost.dots / self.seconds
+
 
 def deviation(values: Tokens[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0

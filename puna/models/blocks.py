@@ -27,6 +27,7 @@ __all__ = [
     "rope_factors",
     "rotate",
     "split",
+    "token_types",
 ]
 
 
@@ -160,6 +161,8 @@ def attend(q: Node, k: Node, v: Node, l: Layer, *, scale: float = 0.0, chosen: N
     how |= {"softcap": c.softcap, "alibi": c.alibi}
     if l.window and c.chunked:
         how["chunked"] = True
+    if not c.causal:
+        how["causal"] = False
     y = (
         make("attend_chosen", q, kv, chosen, *sinks, **how)
         if chosen
@@ -198,3 +201,8 @@ def learned_positions(w: Weights) -> Node:
             fix=f"use a context (-c) of at most {table.rows}",
         )
     return make("embed", table.weight(None, c.n_embd), make("positions"))
+
+
+def token_types(w: Weights) -> Node:
+    """A learned vector for each token, by the sentence that it belongs to: [T, width]."""
+    return make("embed", w.token_types.weight(None, w.config.n_embd), make("types"))

@@ -13,6 +13,7 @@ from puna.graph import Rope, Yarn
 from puna.graph.rope import Layout
 from puna.models.keys import LEAST, Keys, all_but_first
 from puna.models.mixture import Mixture
+from puna.models.pooling import pooling
 
 __all__ = ["MOST_LAYERS", "ModelConfig", "Norm", "first_full"]
 
@@ -47,6 +48,9 @@ class ModelConfig:
     q_rank, kv_rank: widths that queries, and keys with values, are pressed through.
     indexed: layers that choose the positions they attend to; the others take the choice of the one before.
     moe: the mixture of experts, where there is one.
+    causal: tokens see none of those after them.
+    pooling: what is made of the rows of a text, of `puna.models.pooling.POOLINGS`; None where they become logits.
+    act: an activation that the file names.
     own: values of the keys that only this architecture reads.
     unread: keys of the file that have no effect.
     """
@@ -91,6 +95,9 @@ class ModelConfig:
     kv_rank: int = 0
     indexed: tuple[bool, ...] = ()
     moe: Mixture | None = None
+    causal: bool = True
+    pooling: str | None = None
+    act: str = ""
     own: Mapping[str, float] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     where: str = field(default="", repr=False)
@@ -101,11 +108,13 @@ class ModelConfig:
         metadata: Metadata,
         *,
         norm: Norm = "rms",
+        causal: bool = True,
         reads: Collection[str] = (),
         context: Callable[[int], int] = int,
     ) -> ModelConfig:
         """The configuration of a model file.
 
+        causal: where the file does not tell.
         reads: the keys that this architecture reads beyond those that all do, of OPTIONAL or its own.
         context: from the positions trained on to those that a sequence may hold.
         Raises ModelError naming a key that is missing or has an impossible value, FormatError for a wrong type.
@@ -118,7 +127,7 @@ class ModelConfig:
         keys.layers = layers = every - later
         heads, heads_kv = (counts[:layers] for counts in keys.heads(every))
         head_k = keys.count("attention.key_length", default=width // max(1, *heads))
-        trained = keys.count("context_length")
+        trained, sees_back = keys.count("context_length"), keys.flag("attention.causal")
         config = cls(
             architecture=keys.architecture,
             n_layer=layers,
@@ -136,6 +145,8 @@ class ModelConfig:
             **rope_fields(keys, head_k, trained),
             scale=keys.number("attention.scale", 0.0),
             moe=Mixture.read(keys, every),
+            causal=causal if sees_back is None else sees_back,
+            pooling=pooling(keys),
             where=metadata.where,
         )
         chosen: dict[str, Any] = {
@@ -221,6 +232,10 @@ def flags(keys: Keys, key: str, layers: int) -> tuple[bool, ...]:
     return tuple(bool(v) for v in keys.each_layer(key, layers, default=()))
 
 
+def word(keys: Keys, key: str, layers: int) -> str:
+    return keys.metadata.string(keys.name(key), default="")
+
+
 def base(keys: Keys, key: str, layers: int) -> float | None:
     return keys.above_zero(key, LEAST) if keys.name(key) in keys.metadata else None
 
@@ -238,6 +253,7 @@ OPTIONAL: Mapping[str, tuple[str, Reader]] = {
     "attn_logit_softcapping": ("softcap", number),
     "embedding_scale": ("embedding_scale", number),
     "final_logit_softcapping": ("final_softcap", number),
+    "hidden_activation": ("act", word),
     "logit_scale": ("logit_scale", number),
     "residual_scale": ("residual_scale", number),
     "rope.dimension_count_swa": ("rope_dims_windowed", pairs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from puna.errors import ModelError
 from puna.graph import Graph, Node, Rope, make
 from puna.graph.rope import Layout
 from puna.models.blocks import attention, feed_forward, linear, norm
@@ -20,6 +21,8 @@ class Decoder:
 
     names: values of general.architecture.
     norm_kind: which norm its files were trained with, and so which epsilon they give.
+    causal: whether tokens see none of those after them, where its files do not tell.
+    has_head: whether it gives logits; an encoder gives embeddings alone.
     act: the activation of its feed-forward blocks.
     gating, normed: how its routers' scores become weights, as `puna.models.mixture.Mixture`, where files do not tell.
     rope_layout: how its files store the rotated pairs.
@@ -29,6 +32,8 @@ class Decoder:
 
     names: ClassVar[tuple[str, ...]] = ()
     norm_kind: ClassVar[Norm] = "rms"
+    causal: ClassVar[bool] = True
+    has_head: ClassVar[bool] = True
     act: ClassVar[str] = "silu"
     gating: ClassVar[Gating] = "softmax"
     normed: ClassVar[bool] = True
@@ -69,7 +74,7 @@ class Decoder:
 
     def feed_forward(self, x: Node, l: Layer) -> Node:
         """What a layer's feed-forward block, or its mixture of them, makes of its normed input: [T, width]."""
-        if l.ffn_gate_inp:
+        if l.ffn_gate_inp or l.ffn_down_exps:
             return experts(x, l, self.act, gating=self.gating, normed=self.normed)
         return feed_forward(x, l, self.act)
 
@@ -89,13 +94,35 @@ class Decoder:
             logits = logits * c.logit_scale
         return make("softcap", logits, cap=c.final_softcap) if c.final_softcap else logits
 
+    def embedding(self, x: Node) -> Node:
+        """What a token is embedded as in its text: x [T, width] -> [R, width], or what a dense layer makes of that."""
+        w = self.weights
+        w.output.ignore()
+        y = self.final_norm(make("select", x))
+        for dense in (w.dense_2, w.dense_3):
+            y = linear(y, dense, dense.rows) if dense else y
+        return y
+
+    def scores(self, x: Node) -> Node:
+        """What a classifier makes of a token: x [T, width] -> [R, classes]."""
+        y, dense, out = self.embedding(x), self.weights.cls, getattr(self.weights, "cls.output")
+        if not dense and not out:
+            raise ModelError(
+                "the model has no classifier", where=self.weights.path, fix="use another pooling"
+            )
+        if dense:
+            y = make("act", linear(y, dense, dense.rows), kind="tanh")
+        return linear(y, out, out.rows) if out else y
+
     def build(self) -> Graph:
-        """The whole model as a graph: ids -> logits f32 [R, vocabulary].
+        """The whole model as a graph: ids -> logits f32 [R, vocabulary], embeddings or scores, as config.pooling asks.
 
         Raises ModelError naming the tensors that are missing, misshapen or left over.
         """
         w = self.weights
         x = make("embed", w.token_embd.weight(None, self.config.n_embd), make("tokens"))  # [T, width]
-        logits = self.head(self.layers(self.embed(x)))
+        y = {None: self.head, "rank": self.scores}.get(self.config.pooling, self.embedding)(
+            self.layers(self.embed(x))
+        )
         w.check()
-        return Graph(logits)
+        return Graph(y)

@@ -22,7 +22,7 @@ class DeepSeek2(Decoder):
     names: ClassVar[tuple[str, ...]] = ("deepseek2",)
     rope_layout = "interleaved"
     normed = False
-    reads = KEYS
+    reads: ClassVar[tuple[str, ...]] = KEYS
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from puna.graph import Node, make
 from puna.models.blocks import linear, split
@@ -13,7 +14,7 @@ from puna.models.weights import Layer, Parameter
 __all__ = ["Combine", "experts", "gated", "mixture", "oai", "route", "routed", "shared"]
 
 # From the gate's values and the others to what goes into the last matrix.
-Combine = Callable[[Node, Node], Node]
+Combine = Callable[..., Node]
 
 
 def gated(act: str, limit: float = 0.0) -> Combine:
@@ -114,14 +115,16 @@ def routed(
     early: bool = False,
     kind: str = "exps",
     count: int = 0,
+    reading: Sequence[str] = ("gate", "up"),
 ) -> Node:
     """The weighted sum of what the experts `ids` [T, used] make of x [T, width]: [T, width].
 
     kind: how the names of their tensors end.  count: of experts, 0 for the mixture's own.
+    reading: names of the matrices that read x.
     """
-    m, c = mixture(l), l.config
+    m = mixture(l)
     count = count or m.count
-    gate, up, down, both = (getattr(l, f"ffn_{part}_{kind}") for part in ("gate", "up", "down", "gate_up"))
+    down, both = (getattr(l, f"ffn_{part}_{kind}") for part in ("down", "gate_up"))
     inner = (m.n_ff[l.index] if kind == "exps" else 0) or (down.shape[-1] if down else l.n_ff)
 
     def through(y: Node, p: Parameter, rows: int) -> Node:
@@ -133,11 +136,11 @@ def routed(
     if both:
         parts = split(through(x, both, 2 * inner), (inner, inner))  # [T, used, inner] each
     else:
-        parts = [through(x, p, inner) for p in (gate, up)]
+        parts = [through(x, getattr(l, f"ffn_{part}_{kind}"), inner) for part in reading]
     if early:  # the matrices are linear, so what comes out may be scaled in place of x
         scales = make("reshape", weights, shape=(*weights.type.shape, 1))
         parts = [part * scales for part in parts]
-    y = through(combine(*parts), down, c.n_embd)  # [T, used, width]
+    y = through(combine(*parts), down, cast(int, x.type.shape[-1]))  # [T, used, width]
     return make("weighted_sum", y) if early else make("weighted_sum", y, weights)
 
 

@@ -14,7 +14,6 @@ LEAST = 1e-6  # of bases and factors that something is divided by
 SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
 # Keys that change the results of models that have them, and the values with which they do not.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
     "attention.output_scale": (0.0, 1.0),
@@ -29,8 +28,15 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 # Keys that only describe, or repeat what the tensors show.
 SILENT = frozenset(
     {
+        "attention.recurrent_layers",
+        "classifier.output_labels",
+        "dense_2_feat_in",
+        "dense_2_feat_out",
+        "dense_3_feat_in",
+        "dense_3_feat_out",
         "expert_shared_count",
         "expert_shared_feed_forward_length",
+        "full_attention_interval",
         "interleave_moe_layer_step",
         "leading_dense_block_count",
         "rope.scaling.finetuned",
@@ -38,6 +44,8 @@ SILENT = frozenset(
         "vocab_size",
     }
 )
+# Keys of architectures whose layers may be all recurrent.
+STATES = ("ssm.state_size", "wkv.head_size")
 
 
 class Keys:
@@ -49,6 +57,9 @@ class Keys:
         self.each = 0  # of how many layers the last is not windowed, where a file has a number and no flags
         self.layers = 0  # those that are run; arrays may leave out the others
         self.architecture = metadata.string("general.architecture")
+        states = tuple(f"{self.architecture}.{key}" for key in STATES)
+        # Without attention, or a feed-forward block, in any layer: their sizes may be 0.
+        self.is_recurrent = any(key in metadata for key in states)
         self.scaling = metadata.string(self.name("rope.scaling.type"), default="linear")
         if self.scaling not in SCALINGS:
             raise self.error("rope.scaling.type", f"no RoPE scaling is called {self.scaling!r}")
@@ -105,14 +116,14 @@ class Keys:
     def flag(self, key: str) -> bool | None:
         """A flag, None where the file does not say."""
         name = self.name(key)
-        return bool(self.metadata[name]) if name in self.metadata else None
+        return self.metadata.boolean(name) if name in self.metadata else None
 
     def numbers(self, key: str, layers: int) -> tuple[float, ...]:
         """One number for all layers, or an array of one a layer; zeros where absent."""
         name = self.name(key)
         if name not in self.metadata or self.metadata.type_of(name) is not ValueType.ARRAY:
             return (self.number(key, 0.0),) * layers
-        values = tuple(float(v) for v in self.metadata[name])
+        values = tuple(float(v) for v in self.metadata.numbers(name))
         if len(values) not in (layers, self.layers) or not all(0.0 <= v < 1e12 for v in values):
             raise self.error(key, f"needs {layers} numbers that are not negative, one a layer")
         return values
@@ -130,7 +141,7 @@ class Keys:
         if name not in self.metadata and default is not None:
             return tuple(default)
         if name not in self.metadata or self.metadata.type_of(name) is not ValueType.ARRAY:
-            return (self.count(key),) * layers
+            return (self.count(key, least=0 if self.is_recurrent else 1),) * layers
         values = tuple(int(v) for v in self.metadata.integers(name))
         if len(values) not in (layers, self.layers):
             raise self.error(key, f"{len(values)} values for {layers} layers")
@@ -145,7 +156,7 @@ class Keys:
         for n, among in zip(heads, heads_kv, strict=True):
             if among and n % among:
                 raise self.error("attention.head_count_kv", f"{n} heads do not divide among {among}")
-        if not any(heads):
+        if not any(heads) and not self.is_recurrent:
             raise self.error("attention.head_count", "no layer has a head")
         return heads, heads_kv
 

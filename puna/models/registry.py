@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -15,6 +16,7 @@ from puna.gguf import GGUFFile
 from puna.graph import Graph, SpecError, check
 from puna.models.config import ModelConfig
 from puna.models.decoder import Decoder
+from puna.models.pooling import chosen
 from puna.models.weights import Weights
 
 __all__ = ["architectures", "build", "find"]
@@ -23,27 +25,38 @@ __all__ = ["architectures", "build", "find"]
 SHARED: Mapping[str, str] = {
     "qwen3vlmoe": "qwen3moe",
     "hunyuan_vl": "hunyuan_dense",
+    "lfm2moe": "lfm2",
     "mistral3": "llama",
+    "nemotron_h_moe": "nemotron_h",
     "qwen3tts": "qwen3",
     "qwen3vl": "qwen3",
+    "qwen35moe": "qwen35",
     "starcoder": "gpt2",
 }
 
 
-def build(file: GGUFFile, context: Callable[[int], int] = int) -> tuple[Graph, ModelConfig]:
+def build(
+    file: GGUFFile, context: Callable[[int], int] = int, pooling: str | None = None
+) -> tuple[Graph, ModelConfig]:
     """The graph of a file's model. Raises ModelError for what Puna cannot run.
 
     context: from the positions that a model was trained on to those that a sequence may hold; some models are
-    others for a longer context.
+    others for a longer context.  pooling: as `puna.models.pooling.chosen` takes it.
     """
     path = str(file.path)
     architecture = find(file.metadata.string("general.architecture"), path)
     config = architecture.configure(
         ModelConfig.read(
-            file.metadata, norm=architecture.norm_kind, reads=architecture.reads, context=context
+            file.metadata,
+            norm=architecture.norm_kind,
+            causal=architecture.causal,
+            reads=architecture.reads,
+            context=context,
         )
     )
-    weights = Weights(file.tensors, path, config, architecture.ignores)
+    config = dataclasses.replace(config, pooling=chosen(pooling, config.pooling, architecture.has_head))
+    ignored = [name for name in architecture.ignores if name != "cls" or config.pooling != "rank"]
+    weights = Weights(file.tensors, path, config, ignored)
     try:
         graph = architecture(config, weights).build()
         check(graph)

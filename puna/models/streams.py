@@ -1,4 +1,4 @@
-"""Hyper-connections (Zhu et al. 2024, arXiv:2409.19606): several residual streams, which blocks read and write by weights.
+"""Hyper-connections (Zhu et al. 2024, arXiv:2409.19606): residual streams that blocks read and write by weights.
 
 A block reads a weighted sum of the streams, and what it makes is added to each of them by a weight of its own. Both
 sets of weights are made from the streams themselves.

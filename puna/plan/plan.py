@@ -15,7 +15,7 @@ ALIGN = 64
 # Bytes of a value. q8: 32 codes with scale and sums take 48 bytes.
 BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
 # Values with no buffer of their own: the file's tensors, the step's tokens, the cache.
-PLACELESS = frozenset({"weight", "tokens", "positions", "types", "kv_store"})
+PLACELESS = frozenset({"weight", "constant", "tokens", "positions", "types", "kv_store"})
 
 Scratch = Callable[[tuple[Node, ...], int, int, KVLayout], int]
 

@@ -13,7 +13,7 @@ __all__ = ["FREE", "Stage", "schedule"]
 Group = tuple[Node, ...]
 Stage = tuple[Group, ...]
 # What needs no kernel: the file's tensors, what the step gives, the same bytes under another shape.
-FREE = frozenset({"weight", "tokens", "positions", "types", "reshape"})
+FREE = frozenset({"weight", "constant", "tokens", "positions", "types", "reshape"})
 
 
 def schedule(graph: Graph, row_ops: Collection[str] = ()) -> tuple[Stage, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from puna.quants.lanes import NumpyBlock, as_array
 from puna.quants.pieces import as_blocks, pieces, split
 from puna.quants.plain import F32
 from puna.quants.quantizers import QUANTIZERS
+from puna.quants.quantizers.weights import column_weights
 
 __all__ = ["dequantize", "quantize"]
 
@@ -45,16 +47,21 @@ def dequantize(
     return out
 
 
-def quantize(quant: QuantType, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Rows of blocks nearest to the values: uint8 [..., row bytes] from float32 [..., k].
+def quantize(
+    quant: QuantType, values: NDArray[Any], weights: NDArray[Any] | None = None, threads: int = 1
+) -> NDArray[np.uint8]:
+    """Rows of blocks near to the values: uint8 [..., row bytes] from float32 [..., k].
 
-    Raises RequestError for a type without a quantiser, values of a type that float32 does not cover, and
-    values that the quantised type cannot hold; FormatError where k is not whole blocks.
+    weights: float32 [k], by how much the squared errors of each column count, as an importance matrix has it.
+    Types of eight and more bits take no heed of it.
+    threads: how many share the work. The result depends neither on them nor on how rows are cut into pieces.
+    Raises RequestError for a type without a quantiser, values of a type that float32 does not cover, values
+    that the quantised type cannot hold, and weights that are none; FormatError where k is not whole blocks.
     """
     values = np.asarray(values)
     if quant.name not in QUANTIZERS:
         raise RequestError(
-            f"Puna cannot quantise to {quant.name} yet", fix=f"use one of {', '.join(QUANTIZERS)}"
+            f"Puna reads {quant.name} but cannot quantise to it", fix=f"use one of {', '.join(QUANTIZERS)}"
         )
     if values.ndim == 0 or not np.can_cast(values.dtype, np.float32, "safe"):
         raise RequestError(
@@ -62,7 +69,19 @@ def quantize(quant: QuantType, values: NDArray[Any]) -> NDArray[np.uint8]:
         )
     out = np.empty((*values.shape[:-1], quant.row_bytes(values.shape[-1])), np.uint8)
     source, target = split(values, quant.block), split(out, quant.bytes)
-    with np.errstate(all="ignore"):  # the quantisers check their results instead
+    columns = None if weights is None else column_weights(weights, values.shape[-1], quant.block)
+
+    def fill(piece: tuple[int | slice, ...]) -> None:
+        x = np.ascontiguousarray(source[piece], np.float32).reshape(-1, quant.block)
+        w = None if columns is None else np.broadcast_to(columns, source.shape)[piece].reshape(x.shape)
+        with np.errstate(all="ignore"):  # the quantisers check their results instead
+            target[piece] = QUANTIZERS[quant.name](x, w).reshape(target[piece].shape)
+
+    if threads == 1:
         for piece in pieces(quant, source.shape[:-1]):
-            target[piece] = QUANTIZERS[quant.name](np.ascontiguousarray(source[piece], np.float32))
+            fill(piece)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(fill, pieces(quant, source.shape[:-1])):  # raises what a piece raised
+                pass
     return out

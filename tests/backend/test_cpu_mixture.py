@@ -18,18 +18,22 @@ COUNT = 6  # rows of a step
 WIDTHS = [1, 2, 8, 17, 32, 60, 128, 512]
 
 
-def computed(op: str, out: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
-    """By the kernel, over all rows; `out` gives the result's form."""
-    operands = [Operand(n, x[0].nbytes, x.shape[1:]) for n, x in enumerate(inputs)]
+def computed(op: str, out: np.ndarray, *inputs: np.ndarray, **attrs: Any) -> np.ndarray:
+    """By the kernel, over all rows; `out` gives the result's form. An input without rows is a weight."""
+    operands = [
+        Operand(n, x[0].nbytes, x.shape[1:]) if len(x) == COUNT else Operand(n, 0, x.shape)
+        for n, x in enumerate(inputs)
+    ]
     target = Guarded(out.nbytes)
-    made = RowOp(op, Operand(len(inputs), out[0].nbytes, out.shape[1:]), tuple(operands))
+    place = Operand(len(inputs), out[0].nbytes, out.shape[1:])
+    made = RowOp(op, place, tuple(operands), tuple(attrs.items()))
     run(Spec.of(rows, ops=(made,)), [*(x.ctypes.data for x in inputs), target.address], 0, len(out))
     assert target.is_intact
     return target.view(out.dtype.type, *out.shape).copy()
 
 
-def expected(op: str, out: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
-    KERNELS[op](cast(Any, None), cast(Any, SimpleNamespace(attrs={})), out, *inputs)
+def expected(op: str, out: np.ndarray, *inputs: np.ndarray, **attrs: Any) -> np.ndarray:
+    KERNELS[op](cast(Any, None), cast(Any, SimpleNamespace(attrs=attrs)), out, *inputs)
     return out
 
 
@@ -77,6 +81,12 @@ def test_pick(width: int) -> None:
     np.testing.assert_array_equal(computed("pick", out, x, ids), np.take_along_axis(x, ids, axis=-1))
 
 
+def test_group_of() -> None:
+    """The group of each chosen expert."""
+    ids = np.random.default_rng(3).integers(0, 60, (COUNT, 7)).astype(np.int32)
+    np.testing.assert_array_equal(computed("group_of", ids, ids, size=4), ids // 4)
+
+
 @pytest.mark.parametrize("width", [7, 48])
 @pytest.mark.parametrize("used", [1, 3, 8])
 def test_weighted_sum(width: int, used: int) -> None:
@@ -88,6 +98,66 @@ def test_weighted_sum(width: int, used: int) -> None:
     np.testing.assert_array_equal(computed("weighted_sum", want, x, w), want)
 
 
+@pytest.mark.parametrize(("used", "rows"), [(1, 4), (4, 1), (3, 5)])
+def test_several_weighted_sums(used: int, rows: int) -> None:
+    """A row of weights for each sum."""
+    x, w = scores(20, used), scores(used, rows)
+    want = np.empty((COUNT, rows, 20), np.float32)
+    for m in range(rows):
+        want[:, m] = x[:, 0] * w[:, m, :1]
+        for e in range(1, used):
+            want[:, m] = want[:, m] + x[:, e] * w[:, m, e : e + 1]
+    np.testing.assert_array_equal(computed("weighted_sum", want, x, w), want)
+
+
+@pytest.mark.parametrize("used", [1, 5])
+def test_sum_without_weights(used: int) -> None:
+    """Terms are added in order."""
+    x = scores(48, used)
+    want = x[:, 0]
+    for e in range(1, used):
+        want = want + x[:, e]
+    np.testing.assert_array_equal(computed("weighted_sum", want, x), want)
+
+
+def test_share_of_next_to_nothing() -> None:
+    """A sum below 2**-14 counts as that much, so nothing is divided by zero."""
+    x = np.zeros((COUNT, 8), np.float32)
+    x[1:] = 1e-9
+    got = computed("share", x, x)
+    np.testing.assert_array_equal(got, x * np.float32(2**14))
+
+
+@pytest.mark.parametrize(("groups", "size"), [(1, 8), (2, 4), (8, 32), (8, 4), (16, 1), (4, 3)])
+def test_best_groups(groups: int, size: int) -> None:
+    """The values of the best groups, and -inf elsewhere; of equal groups the first is better."""
+    plain = scores(groups * size)
+    for x in (plain, np.round(plain), np.zeros_like(plain)):
+        for used in {1, max(1, groups // 2), groups}:
+            attrs = {"groups": groups, "used": used}
+            want = expected("best_groups", np.empty_like(x), x, **attrs)
+            assert (np.isfinite(want).sum(axis=-1) == used * size).all()
+            np.testing.assert_array_equal(computed("best_groups", want, x, **attrs), want)
+
+
+def test_best_groups_by_their_two_largest() -> None:
+    """Two good experts are better than one that is a little better than each."""
+    x = np.zeros((COUNT, 8), np.float32)
+    x[:, [1, 4, 6]] = 1.0, 0.75, 0.5
+    got = computed("best_groups", x, x, groups=2, used=1)
+    np.testing.assert_array_equal(got[:, :4], -np.inf)
+    np.testing.assert_array_equal(got[:, 4:], x[:, 4:])
+
+
+@pytest.mark.parametrize("width", [5, 64])
+def test_add_experts(width: int) -> None:
+    """Each chosen expert's bias, added to what it gave."""
+    x, biases = scores(width, 3), np.random.default_rng(2).standard_normal((9, width)).astype(np.float32)
+    ids = np.random.default_rng(1).integers(0, 9, (COUNT, 3)).astype(np.int32)
+    np.testing.assert_array_equal(computed("add_experts", x, x, biases, ids), x + biases[ids])
+
+
 def test_all_are_here() -> None:
     """Each operation of the table is tried above."""
-    assert set(MIXTURE) == {"softmax", "share", "top", "pick", "weighted_sum"}
+    tried = {"add_experts", "best_groups", "group_of", "pick", "share", "softmax", "top", "weighted_sum"}
+    assert set(MIXTURE) == tried

@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from random_blocks import filled_rows, groups_of, random_rows
 from tiny_model import VOCABULARIES, make_tensors, model_keys
 
 import puna
@@ -28,8 +29,6 @@ from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import Panel
 from puna.gguf import write
 from puna.quants import by_name, dequantize
-from puna.quants.byteorder import words
-from puna.quants.lanes import NumpyBlock, as_array
 from puna.quants.registry import TYPES
 
 __all__ = [
@@ -130,53 +129,6 @@ def write_model(path: Path, architecture: str, kind: str, n_ctx: int = 512) -> P
     return path
 
 
-def random_rows(kind: str, rows: int, k: int, rng: np.random.Generator, size: float = 1.0) -> np.ndarray:
-    """Sound rows of blocks, uint8 [rows, row bytes]: every code, half floats of both signs; values of about `size`."""
-    quant = by_name(kind)
-    if quant.is_float:
-        values = (size * rng.standard_normal((rows, k))).astype(np.float32)
-        stored = {
-            "F32": values,
-            "F16": values.astype("<f2"),
-            "BF16": (values.view(np.uint32) >> 16).astype("<u2"),
-        }
-        return stored[kind].view(np.uint8)
-    raw = rng.integers(0, 256, (rows, k // quant.block, quant.bytes), np.uint8)
-    most = 2.0**quant.bits * (32 if quant.has_steps else 1)
-    for n, at in enumerate(at for at, length in words(quant) if length == 2):
-        # The second half float, where there is one, is the factor of offsets: it balances the codes' mean.
-        factor = size / most * (2.0 ** (quant.bits - 1) if n else 1.0)
-        halves = factor * rng.uniform(0.5, 1.5, raw.shape[:2]) * rng.choice([-1.0, 1.0], raw.shape[:2])
-        raw[..., at : at + 2] = halves.astype("<f2")[..., None].view(np.uint8)
-    return raw.reshape(rows, -1)
-
-
-def filled_rows(kind: str, rows: int, k: int, byte: int) -> np.ndarray:
-    """Rows of a quantised type whose bytes are all the same, but for the half floats, which are 1."""
-    quant = by_name(kind)
-    raw = np.full((rows, k // quant.block, quant.bytes), byte, np.uint8)
-    for at, length in words(quant):
-        if length == 2:
-            raw[..., at : at + 2] = np.ones(1, "<f2").view(np.uint8)
-    return raw.reshape(rows, -1)
-
-
-def groups_of(kind: str, raw: np.ndarray) -> dict[str, np.ndarray]:
-    """What puna.quants reads from rows of blocks: codes [rows, k], the rest a number a block or a group."""
-    quant = by_name(kind)
-    block = NumpyBlock(raw.reshape(len(raw), -1, quant.bytes))
-    found: dict[str, np.ndarray] = {}
-    for name in ("unit", "low"):
-        lanes = getattr(quant, name)(block)
-        if lanes is not None:
-            found[name] = as_array(lanes).reshape(len(raw), -1)
-    for name in ("codes", "step", "low_step", "scale", "offset"):
-        parts = [getattr(quant, name)(block, g) for g in range(quant.groups)]
-        if parts[0] is not None:
-            found[name] = np.stack([as_array(part) for part in parts], axis=2).reshape(len(raw), -1)
-    return found
-
-
 def activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """x [T, k] in spans of 32 values, as bytes [T, k / 32 * 48], and the values they stand for, float64 [T, k].
 
@@ -249,11 +201,13 @@ def as_they_are(raw: np.ndarray) -> Guarded:
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_random_rows_are_sound(kind: str) -> None:
     """Random blocks use every code, have finite values of about the size asked for, and scales of both signs."""
-    raw = random_rows(kind, 64, 512, np.random.default_rng(1), size=0.5)
-    values, parts = dequantize(by_name(kind), raw), groups_of(kind, raw)
-    assert len(np.unique(parts["codes"])) == 2 ** by_name(kind).bits
+    raw, quant = random_rows(kind, 64, 512, np.random.default_rng(1), size=0.5), by_name(kind)
+    values, parts = dequantize(quant, raw), groups_of(kind, raw)
+    codes = quant.table or (quant.grid.data if quant.grid else range(quant.levels or 1 << quant.bits))
+    found = np.abs(parts["codes"].astype(int) - quant.zero) if Panel(kind).has_signs else parts["codes"]
+    assert set(np.unique(found)) == set(codes)
     assert 0.05 < values.std() < 1
-    assert (parts["scale"] < 0).any()
+    assert (parts["scale"] < 0).any() or kind in {"MXFP4", "NVFP4"}
     assert (parts["scale"] > 0).any()
 
 

@@ -60,6 +60,28 @@ def test_quoted_output_is_marked(page: Path) -> None:
     assert not re.search(r"^(usage: puna|error: |generated +\d)", unmarked, re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_reader_sees_the_command_of_quoted_output(page: Path) -> None:
+    """What made a block stands in the text too: comments are not shown. A help says itself whose it is."""
+    shown = re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for command in commands(page):
+        if not command.endswith("--help"):
+            assert command.partition(" | grep ")[0] in shown
+
+
+def test_the_page_on_kernels_names_who_knows_processors() -> None:
+    """The files of the cpu backend that ask for a processor's family are the three that the page names."""
+    folder = ROOT / "puna" / "backends" / "cpu"
+    asks = {
+        path.name
+        for path in folder.rglob("*.py")
+        if re.search(r"x86_64|\.family\b", path.read_text(encoding="utf-8"))
+    }
+    page = (ROOT / "docs" / "how-kernels-work.md").read_text(encoding="utf-8")
+    (sentences,) = re.findall(r"^`dot_u8s8` is a verb: .*?\n\n", page, re.DOTALL | re.MULTILINE)
+    assert asks == set(re.findall(r"`(\w+\.py)`", sentences)) == {"target.py", "features.py", "runner.py"}
+
+
 def test_command_line_page_has_every_command() -> None:
     """docs/command-line.md quotes the help of each command."""
     quoted = commands(ROOT / "docs" / "command-line.md")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runs import puna
@@ -13,8 +16,9 @@ from tiny_model import write_tiny
 
 from puna import measure
 from puna.cli.bench import build, cases_of, columns, numbers, words
+from puna.engine import Model
 from puna.errors import BackendError
-from puna.measure import Peaks
+from puna.measure import Case, Peaks, Result
 
 PEAKS = Peaks(2, 40e9, 900e9)
 
@@ -162,14 +166,104 @@ def test_mistakes(model: Path) -> None:
     assert "leave it out" in puna(*quick(model, "--profile", "-o", "json")).error
 
 
-def test_profile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--profile shows a prompt's step and a decode step, operation by operation."""
+@pytest.mark.parametrize("profile", [(), ("--profile",)], ids=["tests", "profile"])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("-m", "no-such.gguf"), "no-such.gguf"),
+        (("-t", "1,100000"), r"threads \(-t\): 100000 threads are impossible"),
+        (("-ctk", "f16,q9"), "q9"),
+        (("--backend", "cpu,abacus"), "no backend is called 'abacus'"),
+        (("-d", 2**31 - 2048), "of memory .* are free"),
+    ],
+)
+def test_all_is_checked_before_anything_is_measured(
+    model: Path, monkeypatch: pytest.MonkeyPatch, profile: tuple[str], options: tuple[object], error: str
+) -> None:
+    """The last value of a list is refused before the peaks are measured, a model loaded or a line printed."""
+    pytest.importorskip("llvmlite")
+
+    def fail(*_: object, **__: object) -> None:
+        pytest.fail("something was measured or loaded")
+
+    for name in ("puna.measure.measure_peaks", "puna.load", "puna.measure.measure"):
+        monkeypatch.setattr(name, fail)
+    backend = () if "--backend" in options else ("--backend", "cpu")
+    result = puna("bench", model, *backend, *options, *profile)
+    assert result.status == 2
+    assert re.search(error, result.error)
+    assert not result.out
+
+
+@pytest.mark.parametrize(("form", "rows"), [("json", 1), ("jsonl", 1), ("csv", 1)])
+def test_what_was_measured_stays_readable(
+    model: Path, monkeypatch: pytest.MonkeyPatch, form: str, rows: int
+) -> None:
+    """When a later test fails, the rows before it are whole: JSON's array is closed."""
+    once = measure.measure
+
+    def fail_later(model: Model, case: Case, *more: Any, **options: Any) -> Result:
+        if case.generate:
+            raise BackendError("the machine caught fire")
+        return once(model, case, *more, **options)
+
+    monkeypatch.setattr(measure, "measure", fail_later)
+    result = puna(*quick(model, "-o", form))
+    assert result.status == 2
+    assert "caught fire" in result.error
+    read: dict[str, Callable[[str], list[Any]]] = {
+        "json": json.loads,
+        "jsonl": lambda text: [json.loads(line) for line in text.splitlines()],
+        "csv": lambda text: list(csv.DictReader(io.StringIO(text))),
+    }
+    assert [int(row["n_prompt"]) for row in read[form](result.out)] == [8] * rows
+
+
+@pytest.mark.parametrize(("quant", "share"), [("Q8_0", True), ("F16", False)])
+def test_floats_have_no_share_of_byte_dots(tmp_path: Path, quant: str, share: bool) -> None:
+    """A model of floats computes none, so its last column is empty; its operations are still counted."""
+    model = write_tiny(tmp_path / "b.gguf", quant=quant)
+    cells = [cell.strip() for cell in puna(*quick(model)).out.splitlines()[2].strip("|").split("|")]
+    assert (cells[-1] != "") is share
+    assert float(cells[-2]) >= 0
+    assert cells[-3].endswith("%")
+    row = json.loads(puna(*quick(model, "-o", "jsonl")).out.splitlines()[0])
+    assert row["dots"] == (row["ops"] if share else 0)
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles of one repetition."""
     pytest.importorskip("llvmlite")
     for name, value in {"SECONDS": 0.0, "LEAST": 1, "EMPTY": 5}.items():
         monkeypatch.setattr(f"puna.measure.profile.{name}", value)
+
+
+@pytest.mark.usefixtures("brief")
+def test_profile_of_lists(model: Path) -> None:
+    """Each -p at each -d has its step, then a decode step; -p 0 leaves that alone."""
+    command = ("bench", model, "--profile", "--backend", "cpu", "-t", 1)
+    out = puna(*command, "-p", "4,8", "-d", "0,16").out
+    found = re.findall(r"(\w+) step of (\d+) tokens? at depth (\d+)", out)
+    steps = [("prefill", "4"), ("prefill", "8"), ("decode", "1")]
+    assert found == [(*step, depth) for depth in ("0", "16") for step in steps]
+    assert puna(*command, "-p", 0).out.count("whole step") == 1
+
+
+@pytest.mark.parametrize("option", [("-n", 128), ("-pg", "8,4"), ("-r", 5), ("--no-warmup",)])
+def test_a_profile_refuses_what_it_has_no_use_for(model: Path, option: tuple[object]) -> None:
+    """Options of tests are an error with --profile, even at their default values."""
+    error = puna("bench", model, "--profile", *option).error
+    assert error == f"{option[0]}: a profile is of single steps, repeated for some seconds; leave it out"
+
+
+@pytest.mark.usefixtures("brief")
+def test_profile(model: Path) -> None:
+    """--profile shows a prompt's step and a decode step, operation by operation."""
     result = puna("bench", model, "--profile", "-p", 12, "-d", 4, "--backend", "cpu", "-t", 1)
     assert result.status == 0, result.err
     assert "prefill step of 12 tokens at depth 4: " in result.out
     assert "decode step of 1 token at depth 4: " in result.out
     assert result.out.count("whole step") == 2
+    assert "barriers" not in result.out  # of one thread
     assert "the cpu backend" in puna("bench", model, "--profile", "--backend", "reference").error

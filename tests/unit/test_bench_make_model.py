@@ -32,7 +32,7 @@ def test_models_run(tmp_path: Path, kind: str) -> None:
     assert 0.05 < logits.std() < 50
 
 
-@pytest.mark.parametrize("kind", ["q4_0", "q5_1", "q8_0", "q4_k_m", "q6_k", "bf16"])
+@pytest.mark.parametrize("kind", list(make.MIXES))
 def test_values_are_spread_as_a_trained_models(tmp_path: Path, kind: str) -> None:
     """A matrix has a mean near 0 and a deviation of 1 / sqrt(columns), whatever its type."""
     with GGUFFile.open(make.make_model(tmp_path / "a.gguf", "qwen2-tiny", kind, vocabulary=None)) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 
@@ -10,8 +11,9 @@ import pytest
 
 from puna.cache import KVCache, Sequence
 from puna.cache.kv import GONE
+from puna.cache.states import EMPTY
 from puna.errors import RequestError
-from puna.plan import Batch, KVGroup, KVLayout
+from puna.plan import Batch, KVGroup, KVLayout, Span
 
 PAGE = 64
 
@@ -26,6 +28,12 @@ def windowed(n_ctx: int = 1000, window: int = 100, pages: int = 12) -> KVCache:
     groups = KVGroup(0, (0,), whole), KVGroup(window, (1,), pages)
     widths = {0: (1, 4, 4), 1: (1, 4, 4)}
     return KVCache(KVLayout(widths, "F32", "F32", groups, whole * PAGE), n_ctx)
+
+
+def recurrent(n_ctx: int = 1000, slots: int = 13) -> KVCache:
+    """Layer 0 keeps all positions, layer 1 a window; two operations carry a state."""
+    layout, states = windowed(n_ctx).layout, {"conv": (3, 4), "scan": (2, 2)}
+    return KVCache(dataclasses.replace(layout, states=states, slots=slots), n_ctx)
 
 
 def held(kv: KVCache, sequence: Sequence, tokens: list[int]) -> Batch:
@@ -178,11 +186,62 @@ def test_a_window_that_is_lost() -> None:
     assert len(c) == 0
 
 
+def test_states_are_kept_at_page_borders() -> None:
+    """A text goes on from the last border of pages, in another sequence or cut back; the rest is computed again."""
+    kv = recurrent()
+    a = kv.open()
+    (first,) = held(kv, a, list(range(100))).spans
+    assert [(s.start, s.count) for s in first.segments] == [(0, 64), (64, 36)]
+    assert first.segments[0].source == EMPTY
+    assert first.segments[1].source == first.segments[0].target
+    held(kv, a, list(range(100, 200)))
+    held(kv, a, [7])
+    found = kv.reuse(kv.open(), [*range(190), 5, 6])
+    assert found.count == 64
+    assert "positions 64 to 127 are known, but no state" in found.reason
+    assert kv.reuse(kv.open(), [*range(199), 5, 6]).count == 192
+    assert kv.truncate(a, 199) == 192
+    assert kv.truncate(a, 191) == 64
+    assert kv.truncate(a, 64) == 64
+    assert kv.truncate(a, 63) == 0
+
+
+def test_a_failed_step_leaves_the_state() -> None:
+    """The slot that a step reads is kept until the next one begins, so taking the step back costs nothing."""
+    kv = recurrent()
+    a = kv.open()
+    before = held(kv, a, list(range(10))).spans[0].segments[-1].target
+    for _ in range(30):
+        assert held(kv, a, list(range(100))).spans[0].segments[0].source == before
+        kv.undo(a, 10)
+    kv.undo(a, 10)
+    assert held(kv, a, [1]).spans[0].segments[0].source == before
+
+
+def test_slots_run_out_aloud() -> None:
+    """Sequences that hold all slots are an error that says so, and others leave room when they are closed."""
+    kv = recurrent(slots=4)
+    a, b = kv.open(), kv.open()
+    held(kv, a, [1])
+    held(kv, a, [1])
+    held(kv, b, [1])
+    assert (kv.room(a), kv.room(b), kv.room()) == (960, 1, 0)
+    with pytest.raises(RequestError, match="slots for 3 states"):
+        held(kv, b, [1])
+    held(kv, a, [1])
+    kv.close(a)
+    held(kv, b, [1])
+
+
 class Memory:
-    """What a backend would hold: for each group and page, the token, position and text before it, of each row."""
+    """What a backend would hold: for each group and page, the token, position and text before it, of each row.
+
+    states: the text that each slot stands for.
+    """
 
     def __init__(self, kv: KVCache) -> None:
         self.kv = kv
+        self.states = [hash(())] + [None] * (kv.states.pool.count - 1)
         self.rows = [[[None] * PAGE for _ in range(pool.count)] for pool in kv.pools]
 
     def run(self, batch: Batch, texts: list[list[int]]) -> None:
@@ -195,9 +254,24 @@ class Memory:
                     assert pool.holders[page] == 1, "a shared page is written"
                     assert pool.keys[page] is None, "a page that others may find is written"
                     self.rows[group][page][position % PAGE] = hash(tuple(text[: position + 1]))
+            self.walk(span, text)
+
+    def walk(self, span: Span, text: list[int]) -> None:
+        """Each segment reads what the one before wrote, and writes a slot that none but its sequence knows."""
+        done, pool = span.past, self.kv.states.pool
+        for segment in span.segments:
+            assert segment.start == span.start + done - span.past
+            assert self.states[segment.source] == hash(tuple(text[:done]))
+            assert pool.holders[segment.target] == 1
+            assert pool.keys[segment.target] is None
+            done += segment.count
+            self.states[segment.target] = hash(tuple(text[:done]))
+        assert not self.kv.states.used or done == span.length
 
     def check(self, sequence: Sequence) -> None:
         """All that the next token looks back to is there."""
+        if self.kv.states.used:
+            assert self.states[sequence.states.now] == hash(tuple(sequence.tokens))
         for group, (pages, layers) in enumerate(zip(sequence.pages, self.kv.layout.groups, strict=True)):
             for position in range(layers.first(len(sequence)), len(sequence)):
                 row = self.rows[group][pages[position // PAGE]][position % PAGE]
@@ -211,10 +285,16 @@ def accounts(kv: KVCache) -> None:
         assert [holders[page] for page in range(pool.count)] == pool.holders
         assert sorted([*pool.free, *pool.idle, *holders]) == list(range(pool.count))
         assert all(pool.keys[page] == key for key, page in pool.known.items())
+    states, pool = [s.states for s in kv.sequences], kv.states.pool
+    holders = Counter([EMPTY, *(held.now for held in states)])
+    holders.update(held.before for held in states if held.before is not None)
+    holders.update(held.border[1] for held in states if held.border)
+    assert [holders[slot] for slot in range(pool.count)] == pool.holders
+    assert sorted([*pool.free, *pool.idle, *holders]) == list(range(pool.count))
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("make", [cache, windowed])
+@pytest.mark.parametrize("make", [cache, windowed, recurrent])
 def test_random_use(make: type[KVCache], seed: int) -> None:
     """Against plain lists and a memory: nothing leaks, nothing shared is written, and what is held is what was put."""
     rng = random.Random(seed)
@@ -251,7 +331,7 @@ def test_random_use(make: type[KVCache], seed: int) -> None:
         elif sequence is not None and action == "truncate":
             length = rng.randint(0, len(sequence))
             left = kv.truncate(sequence, length)
-            assert left in {0, length}
+            assert left in {0, length} or (kv.states.used and left < length and left % PAGE == 0)
             model[sequence] = model[sequence][:left]
         elif sequence is not None and action == "copy" and len(model) < 6:
             model[kv.copy(sequence)] = list(model[sequence])

@@ -13,7 +13,7 @@ from tiny_model import write_tiny
 
 from puna.backends.cpu.codecache import CodeCache
 from puna.backends.cpu.features import family_of
-from puna.cli.kernels import age, loops
+from puna.cli.kernels import age, cut, loops
 
 SAMPLE = """\
 start:
@@ -30,6 +30,7 @@ ASSEMBLY = (
     "f:\n\tnop\n.LBB0_1:\n\taddq\t$1, %rax\n\tjl\t.LBB0_1\n\tjmp\t.LBB0_10\n.LBB0_10:\n\tjmp\t.LBB0_1\n"
 )
 ARM = ".LBB0_2:\n\tadd\tx0, x0, #1\n\tcbnz\tx0, .LBB0_2\n\tb.lt\t.LBB0_3\n.LBB0_3:\n\tret\n"
+TWICE = ".LBB0_1:\n\tjl\t.LBB0_1\n\tnop\n\tjne\t.LBB0_1\n\tjmp\t.LBB0_12\n\tret\n"
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_models_kernels(folder: Path, tmp_path: Path) -> None:
     *again, total = kernels(model).out.splitlines()
     assert all(row.endswith("from the cache") for row in again)
     assert total == f"{len(rows)} kernels, 0 of them compiled now in 0.0 s"
-    assert {entry.name for entry in CodeCache(folder).entries()} == {
+    assert {cut(entry.name) for entry in CodeCache(folder).entries()} == {
         re.split(r"  +", row.strip())[0] for row in rows
     }
     shown = kernels(model, "--asm", "ops=embed").out
@@ -97,15 +98,25 @@ def test_code_is_shown(folder: Path) -> None:
 
 
 def test_only_loops() -> None:
-    """--loops leaves the blocks that jump back to their own beginning."""
+    """--loops leaves the blocks that jump back to their own beginning, each up to its last such jump."""
     whole, inner = (kernels("--asm", "few panel=Q4_0", *more).out for more in ((), ("--loops",)))
     assert 5 < len(inner.splitlines()) < len(whole.splitlines())
     assert loops(SAMPLE).splitlines()[0].startswith("loop.1:")
     assert len(loops(SAMPLE).splitlines()) == 3
-    assert loops(ASSEMBLY) == ".LBB0_1:\n\taddq\t$1, %rax\n\tjl\t.LBB0_1\n\tjmp\t.LBB0_10"
-    assert loops(ARM).startswith(".LBB0_2:")
-    assert "LBB0_3:" not in loops(ARM)
+    assert loops(SAMPLE).splitlines()[-1] == "  br i1 %c, label %loop.1, label %loop.1.end"
+    assert loops(ASSEMBLY) == ".LBB0_1:\n\taddq\t$1, %rax\n\tjl\t.LBB0_1"
+    assert loops(ARM) == ".LBB0_2:\n\tadd\tx0, x0, #1\n\tcbnz\tx0, .LBB0_2"
+    assert loops(TWICE) == ".LBB0_1:\n\tjl\t.LBB0_1\n\tnop\n\tjne\t.LBB0_1"
     assert loops("f:\n\tret\n") == "no loops"
+
+
+def test_nothing_follows_the_jump_back() -> None:
+    """Whatever the code after a loop is, --loops does not show it: each block ends with its jump."""
+    code = kernels("--asm", "many panel=Q4_0", "--loops").out
+    blocks = code.strip().split("\n\n")
+    for block in blocks:
+        label, *_, last = block.splitlines()[1 if block.startswith("#") else 0 :]
+        assert last.endswith(label.removesuffix(":"))
 
 
 def test_another_processor() -> None:
@@ -124,14 +135,26 @@ def test_another_processor() -> None:
         (["--loops"], "--loops: nothing is shown; add --asm NAME"),
         (["--cpu", "haswell"], "--cpu: nothing is shown; add --asm NAME"),
         (["--asm", "few", "--cpu", "pentium-12"], "--cpu: no .* processor is called 'pentium-12'; .*"),
+        (["--asm", "few", "--ir", "few"], "both --ir and --asm are given; give one of them"),
+        (["m.gguf", "--clear"], "--clear: it deletes all kernels, .*; give it alone"),
+        (["--clear", "--asm", "few"], "--clear: it deletes all kernels, .*; give it alone"),
+        (["--asm", ""], "--asm: it is empty"),
+        (["--ir", ""], "--ir: it is empty"),
+        (["--asm", "few", "--cpu", ""], "--cpu: it is empty"),
+        ([""], "no model is named; .*"),
+        (["-m", ""], "no model is named; .*"),
+        (["", "--asm", "few"], "no model is named; .*"),
         (["no-such-model.gguf"], ".*no-such-model.gguf.*"),
     ],
 )
-def test_mistakes(words: list[str], error: str) -> None:
-    """One line says what is wrong and what to change."""
+def test_mistakes(folder: Path, words: list[str], error: str) -> None:
+    """One line says what is wrong and what to change; nothing is shown, and the cache stays as it is."""
+    CodeCache(folder).store("0123456789", b"x", name="linear.few", cpu="znver4")
     result = puna("kernels", *words)
     assert result.status == 2
     assert re.fullmatch(error, result.error)
+    assert not result.out
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_ages() -> None:

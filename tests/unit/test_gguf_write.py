@@ -95,6 +95,30 @@ def test_one_tensor_in_memory(tmp_path: Path) -> None:
     assert peak < 3 << 20
 
 
+@pytest.mark.parametrize("byteorder", ["little", "big"])
+def test_data_in_pieces(tmp_path: Path, byteorder: Any) -> None:
+    """A function may give a tensor in pieces of whole blocks, of which one is in memory."""
+    data = random_bytes((64, 36), 1)
+    write(tmp_path / "a.gguf", {}, [("t", Q4_0, (64, 64), data)], byteorder=byteorder)
+    write(tmp_path / "b.gguf", {}, [("t", Q4_0, (64, 64), lambda: iter(data))], byteorder=byteorder)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+    tracemalloc.start()
+    zeros = [("t", F32, (1 << 20,), lambda: (np.zeros(1 << 16, np.uint8) for _ in range(64)))]
+    write(tmp_path / "a.gguf", {}, zeros, byteorder=byteorder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_pieces_that_are_no_tensor(tmp_path: Path, count: int) -> None:
+    """Pieces that are fewer or more bytes than the tensor are refused, and leave nothing."""
+    pieces = [np.zeros(4, np.uint8)] * count
+    with pytest.raises(RequestError, match=f"comes as {4 * count} elements of uint8; give 12 of uint8"):
+        write(tmp_path / "m.gguf", {}, [("t", F32, (3,), lambda: iter(pieces))])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_data_in_any_layout(tmp_path: Path) -> None:
     """Data may be flat, shaped, or not contiguous."""
     data = random_bytes((4, 36), 1)

@@ -61,6 +61,14 @@ def test_logits_that_nobody_wants_cost_nothing(tmp_path: Path) -> None:
     assert with_.weights - without.weights > model.file.tensors["output.weight"].nbytes
 
 
+@pytest.mark.parametrize(("quant", "share"), [("Q8_0", 1), ("F16", 0), ("F32", 0)])
+def test_only_integer_weights_are_byte_dots(tmp_path: Path, quant: str, share: int) -> None:
+    """All products of a Q8_0 model are byte dots, none of a model of floats."""
+    cost = step_cost(load(tmp_path, quant=quant).plan, [(0, 8)], 1)
+    assert cost.dots == share * cost.ops
+    assert cost.ops
+
+
 @pytest.mark.parametrize("spans", [[(0, 1)], [(100, 1)], [(0, 40)], [(20, 30), (90, 1)]])
 def test_attention_sees_its_window(tmp_path: Path, spans: list[tuple[int, int]]) -> None:
     """Cache bytes are the positions that some row sees, operations those that each row sees, window minded."""
@@ -90,10 +98,11 @@ def test_experts_are_read_once_each() -> None:
     costs = [record_cost(plan, Record((node,), 0, 0), [(0, count)], 1) for count in (1, 3, 16)]
     assert [cost.weights for cost in costs] == [n * 64 * 34 for n in (2, 6, 8)]
     assert [cost.ops for cost in costs] == [2 * n * 64 * 32 for n in (2, 6, 32)]
+    assert [cost.dots for cost in costs] == [cost.ops for cost in costs]
 
 
 def test_costs_add_up() -> None:
     """A sum has every part of its parts, and what must be read is weights and cache."""
-    total = Cost(1, 2, 3, 4, 5) + Cost(10, 20, 30, 40, 50)
-    assert total == Cost(11, 22, 33, 44, 55)
+    total = Cost(1, 2, 3, 4, 5, 6) + Cost(10, 20, 30, 40, 50, 60)
+    assert total == Cost(11, 22, 33, 44, 55, 66)
     assert total.read == 33

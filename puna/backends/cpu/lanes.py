@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from puna.backends.cpu.lang import Ptr, Value
-from puna.backends.cpu.verbs import load_halves
-from puna.quants.lanes import Block, Grid, Kind, Lanes, Verb
+from puna.backends.cpu.lookups import constant, gather, lookup
+from puna.backends.cpu.verbs import as_halves, load_halves
+from puna.quants.grids import Grid
+from puna.quants.lanes import LANES, Block, Kind, Lanes, Verb
 
 __all__ = ["LLVMBlock", "LLVMLanes", "value_of"]
 
@@ -47,10 +49,12 @@ class LLVMLanes(Lanes):
         return LLVMLanes(((repeated.splat(count * width) >> shifts) & 1).to("u8"))
 
     def lookup(self, table: tuple[int, ...]) -> Lanes:
-        raise NotImplementedError
+        return LLVMLanes(lookup(self.value, table))
 
     def gather(self, grid: Grid) -> Lanes:
-        raise NotImplementedError
+        k, entries = self.value.k, self.value.to("i64")
+        places = [entries] if entries.lanes == 1 else [entries[i] for i in range(entries.lanes)]
+        return LLVMLanes(gather(constant(k, grid.name, grid.data), places, grid.width))
 
     def u8(self) -> Lanes:
         return LLVMLanes(self.value.to("u8"))
@@ -63,6 +67,12 @@ class LLVMLanes(Lanes):
 
     def f32(self) -> Lanes:
         return LLVMLanes(self.value.to("f32"))
+
+    def as_i8(self) -> Lanes:
+        return LLVMLanes(self.value.as_("i8"))
+
+    def as_f16(self) -> Lanes:
+        return LLVMLanes(as_halves(self.value))
 
     def as_f32(self) -> Lanes:
         return LLVMLanes(self.value.as_("f32"))
@@ -79,13 +89,20 @@ class LLVMBlock(Block):
     def read(self, kind: Kind, at: int, n: int) -> Lanes:
         if kind == "f16":
             return LLVMLanes(load_halves(self.at, n, at))
-        return LLVMLanes(self.at.load(kind, n, at))
+        words = self.at.load(kind, n, at)
+        return LLVMLanes(words if kind in LANES else words.to("f32"))
 
     def cat(self, *parts: Lanes) -> Lanes:
         joined = value_of(parts[0])
         for part in parts[1:]:
-            joined = joined.cat(value_of(part))
+            joined = joined_with(joined, value_of(part))
         return LLVMLanes(joined)
+
+
+def joined_with(a: Value, b: Value) -> Value:
+    """The lanes of a, then those of b, of which either may be a single one."""
+    first, second = (value.splat(2) if value.lanes == 1 else value for value in (a, b))
+    return first.cat(second)[first.lanes - a.lanes : first.lanes + b.lanes]
 
 
 def value_of(lanes: Lanes) -> Value:

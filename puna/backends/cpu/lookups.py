@@ -9,25 +9,23 @@ import llvmlite.ir as ir
 from puna.backends.cpu.lang import Kernel, Ptr, Value
 from puna.backends.cpu.values import BYTE, LANE, POINTER, type_of
 
-__all__ = ["constant", "gather", "lookup"]
+__all__ = ["LOOKUPS", "constant", "gather", "lookup", "wide_lookup"]
 
 ENTRIES = 16
-# Of each family, the instructions that look bytes up, the widest first: (feature, LLVM's name, lanes).
-LOOKUPS: Mapping[str, tuple[tuple[str, str, int], ...]] = {
-    "x86_64": (
-        ("avx512bw", "llvm.x86.avx512.pshuf.b.512", 64),
-        ("avx2", "llvm.x86.avx2.pshuf.b", 32),
-        ("ssse3", "llvm.x86.ssse3.pshuf.b.128", 16),
-    ),
-    "aarch64": (("neon", "llvm.aarch64.neon.tbl1.v16i8", 16),),
+# LLVM's name of each recipe's instruction, and its lanes.
+LOOKUPS: Mapping[str, tuple[str, int]] = {
+    "pshufb.512": ("llvm.x86.avx512.pshuf.b.512", 64),
+    "pshufb.256": ("llvm.x86.avx2.pshuf.b", 32),
+    "pshufb.128": ("llvm.x86.ssse3.pshuf.b.128", 16),
+    "tbl1": ("llvm.aarch64.neon.tbl1.v16i8", 16),
 }
+WIDE, WIDE_ENTRIES = "llvm.x86.avx512.vpermi2var.qi.512", 128
 
 
 def lookup(places: Value, table: Sequence[int]) -> Value:
     """table[p] for each lane p: u8 from u8. The table has at most 16 entries, and no place is beyond them."""
     k, lanes = places.k, places.lanes
-    known = LOOKUPS.get(k.target.family, ())
-    usable = [(name, width) for feature, name, width in known if feature in k.target.have]
+    usable = [LOOKUPS[recipe] for recipe in k.target.lookups]
     if not usable:
         return by_comparison(places, table)
     # The widest that the lanes fill, or the narrowest, filled up.
@@ -54,6 +52,22 @@ def by_comparison(places: Value, table: Sequence[int]) -> Value:
         if entry:
             found = k.select(places.compare("==", place), k.const("u8", entry, places.lanes), found)
     return found
+
+
+def wide_lookup(places: Value, upper: Sequence[Value], table: Ptr) -> Value:
+    """An entry of a table of bytes for each of 64 places: u8 from u8, on a target with wide lookups.
+
+    The low seven bits of a place count in 128 entries. upper: the bits above them, the lowest first, a bool a lane; the
+    table has 128 entries for each of their combinations.
+    """
+    k, half = places.k, WIDE_ENTRIES // 2
+    parts = []
+    for at in range(0, WIDE_ENTRIES << len(upper), WIDE_ENTRIES):
+        low, high = (table.load("u8", half, at + i, half) for i in (0, half))
+        parts.append(Value(k, k.intrinsic(WIDE, low.ir.type, [low.ir, places.ir, high.ir]), "u8"))
+    for bit in upper:
+        parts = [k.select(bit, b, a) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
 
 
 def constant(k: Kernel, name: str, data: bytes) -> Ptr:

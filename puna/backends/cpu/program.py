@@ -116,6 +116,8 @@ class Program:
         """Where a value begins; the logits have no address before a step."""
         if node.op == "weight":
             return int(self.weights[cast(str, node.attrs["tensor"])].ctypes.data)
+        if node.op == "constant":
+            return self.tables.constant(cast("tuple[float, ...]", node.attrs["values"]))
         offset = self.plan.buffers[node].offset
         return 0 if offset is None else int(self.compute.ctypes.data) + offset
 
@@ -317,12 +319,11 @@ class RowsBuilder:
         return self.args.index(address)
 
     def operand(self, node: Node) -> Operand:
-        shape = tuple(
-            cast("tuple[int, ...]", node.type.shape if node.op == "weight" else node.type.shape[1:])
-        )
+        same = {"weight", "constant"}  # for all rows
+        shape = cast("tuple[int, ...]", node.type.shape if node.op in same else node.type.shape[1:])
         while node.op == "reshape":
             node = node.inputs[0]
-        if node.op == "weight":
+        if node.op in same:
             return Operand(self.argument(self.program.address(node)), 0, shape)
         buffer = self.program.plan.buffers.get(node)
         if buffer is None:

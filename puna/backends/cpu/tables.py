@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.backends.cpu.kernels.attention import ITEM_BYTES
+from puna.backends.cpu.kernels.recurrent import SEGMENT_BYTES, SPAN_BYTES
 from puna.backends.cpu.memory import allocate
 from puna.graph import Node, Rope, slopes
 from puna.plan import Batch, Plan
@@ -44,23 +45,31 @@ class GroupTables:
             )
             for first in range(0, span.count, most):
                 size = min(most, span.count - first)
-                self.items[item] = span.start + first, size, span.past + first, address
+                self.items[item] = span.start + first, size, span.past + first, address, span.length
                 item += 1
         return item
 
 
 class Tables:
-    """Filled before each step. tokens, positions, outputs: int32.  groups: of layers."""
+    """Filled before each step. tokens, positions, types, outputs: int32.  groups: of layers.
+
+    spans, segments: what operations with a state walk over, of as many `sequences`.
+    """
 
     def __init__(self, plan: Plan, weights: Mapping[str, NDArray[Any]]) -> None:
         self.plan = plan
-        self.tokens, self.positions, self.outputs = (
-            allocate(count * 4).view(np.int32) for count in (plan.tokens, plan.tokens, plan.rows)
+        self.tokens, self.positions, self.types, self.outputs = (
+            allocate(count * 4).view(np.int32) for count in (*[plan.tokens] * 3, plan.rows)
         )
         self.groups = [GroupTables(plan.tokens) for _ in plan.kv.groups]
+        most, self.sequences = plan.tokens if plan.kv.states else 0, 0
+        self.spans = allocate(most * SPAN_BYTES).view(np.int64).reshape(-1, 2)
+        self.segments = allocate(2 * most * SEGMENT_BYTES).view(np.int64).reshape(-1, 4)
         self.angles: dict[tuple[Rope, str], tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
         self.tempers: dict[tuple[int, float, int], NDArray[np.float32]] = {}
         self.slopes: dict[tuple[int, float], NDArray[np.float32]] = {}
+        self.constants: dict[tuple[float, ...], NDArray[np.float32]] = {}
+        self.counts: dict[int, NDArray[np.int32]] = {}
         for node in plan.graph.nodes:
             if node.op == "rope" and angle_key(node) not in self.angles:
                 rule = cast(Rope, node.attrs["rope"])
@@ -73,8 +82,7 @@ class Tables:
     def addresses(self, node: Node) -> tuple[int, ...]:
         """The tables that a row operation reads."""
         if node.op == "embed":
-            ids = self.positions if node.inputs[1].op == "positions" else self.tokens
-            return (ids.ctypes.data,)
+            return (getattr(self, node.inputs[1].op).ctypes.data,)
         if node.op == "select":
             return (self.outputs.ctypes.data,)
         if node.op == "kv_store":
@@ -84,6 +92,18 @@ class Tables:
             return (self.angles[angle_key(node)][1].ctypes.data,)
         return (self.tempers[temper_key(node)].ctypes.data,) if node.op == "temper" else ()
 
+    def constant(self, values: tuple[float, ...]) -> int:
+        """The address of some numbers, f32."""
+        if values not in self.constants:
+            self.constants[values] = np.array(values, np.float32)
+        return int(self.constants[values].ctypes.data)
+
+    def each(self, count: int) -> int:
+        """The address of 0 to count - 1, i32, for each token."""
+        if count not in self.counts:
+            self.counts[count] = np.tile(np.arange(count, dtype=np.int32), self.plan.tokens)
+        return int(self.counts[count].ctypes.data)
+
     def slopes_of(self, node: Node) -> int:
         """The address of an attention's ALiBi slopes, f32 [heads]; 0 where it has none."""
         key = cast(int, node.type.shape[1]), cast(float, node.attrs["alibi"])
@@ -92,6 +112,15 @@ class Tables:
         if key not in self.slopes:
             self.slopes[key] = np.array(slopes(*key), np.float32)
         return int(self.slopes[key].ctypes.data)
+
+    def fill_spans(self, batch: Batch) -> None:
+        parts = [span.segments for span in batch.spans if span.segments]
+        self.sequences, at = len(parts), 0
+        for n, segments in enumerate(parts):
+            self.spans[n] = self.segments.ctypes.data + at * SEGMENT_BYTES, len(segments)
+            for segment in segments:
+                self.segments[at] = segment.start, segment.count, segment.source, segment.target
+                at += 1
 
     def fill(self, batch: Batch, decode: bool) -> int:
         """Take over a batch; gives the number of attention's items."""
@@ -106,6 +135,8 @@ class Tables:
                 table[:count] *= np.float32(rule.magnitude)
         for (length, by, offset), factors in self.tempers.items():
             factors[:count] = 1.0 + by * np.log1p(np.floor((batch.positions + offset) / length))
+        if self.plan.kv.states:
+            self.fill_spans(batch)
         most, page = 1 if decode else ITEM_ROWS, self.plan.kv.page
         return max((group.fill(batch, n, page, most) for n, group in enumerate(self.groups)), default=0)
 

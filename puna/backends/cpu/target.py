@@ -23,8 +23,15 @@ DOTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "aarch64": (("i8mm", "usdot"), ("dotprod", "sdot"), ("neon", "smull")),
 }
+# Those that look bytes up in a table of 16 bytes.
+LOOKUPS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "x86_64": (("avx512bw", "pshufb.512"), ("avx2", "pshufb.256"), ("ssse3", "pshufb.128")),
+    "aarch64": (("neon", "tbl1"),),
+}
 # The other features that kernels choose by.
-CHOICES: Mapping[str, tuple[str, ...]] = {"x86_64": ("sse4.1", "avx2", "fma", "f16c", "avx512f")}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "x86_64": ("sse4.1", "avx2", "fma", "f16c", "avx512f", "avx512vbmi")
+}
 # What must be said of every processor: LLVM ends the process if it takes one for a 32-bit one.
 NEEDED: Mapping[str, str] = {"x86_64": "+64bit"}
 
@@ -46,7 +53,8 @@ class Target:
         """A processor by its name, with features of its own added (`+name`) or taken away (`-name`), by commas."""
         family = family_of(triple)
         features = ",".join(filter(None, (NEEDED.get(family), features)))
-        names = dict.fromkeys((*CHOICES.get(family, ()), *(feature for feature, _ in DOTS.get(family, ()))))
+        recipes = (*DOTS.get(family, ()), *LOOKUPS.get(family, ()))
+        names = dict.fromkeys((*CHOICES.get(family, ()), *(feature for feature, _ in recipes)))
         return cls(triple, cpu, features, features_of(triple, cpu, features, names))
 
     @classmethod
@@ -96,6 +104,16 @@ class Target:
         return next(
             (recipe for feature, recipe in DOTS.get(self.family, ()) if feature in self.have), "plain"
         )
+
+    @property
+    def lookups(self) -> tuple[str, ...]:
+        """The recipes for `lookup`, the widest first."""
+        return tuple(recipe for feature, recipe in LOOKUPS.get(self.family, ()) if feature in self.have)
+
+    @property
+    def wide_lookups(self) -> bool:
+        """Whether an instruction looks 64 bytes up in a table of 128."""
+        return "avx512vbmi" in self.have
 
     @property
     def fused(self) -> bool:

@@ -21,8 +21,9 @@ from puna.graph import Graph, Node
 from puna.progress import Progress
 from puna.quants import by_name, dequantize
 
-__all__ = ["Weights", "upload", "weight_bytes"]
+__all__ = ["PRODUCTS", "Weights", "upload", "weight_bytes"]
 
+PRODUCTS = {"linear", "linear_experts", "linear_heads"}  # what reads matrices
 SLICE = 32 << 20  # bytes of the file that are packed, and then let go, at a time
 
 
@@ -48,15 +49,15 @@ def weight_bytes(graph: Graph, node: Node, repack: bool, mapped: bool = True) ->
 def file_bytes(graph: Graph, node: Node, repack: bool) -> int:
     """Bytes of a weight that kernels read in the file's form, or 0 where they do not."""
     uses, shape = uses_of(graph, node), cast("tuple[int, ...]", node.type.shape)
-    is_read = "embed" in uses or ("linear" in uses and not repack)
+    is_read = "embed" in uses or (bool(uses & PRODUCTS) and not repack)
     return prod(shape[:-1]) * by_name(node.type.dtype).row_bytes(shape[-1]) if is_read else 0
 
 
 def packed_bytes(graph: Graph, node: Node, repack: bool) -> int:
     """Bytes of a weight in the form that it is packed into."""
     uses, shape = uses_of(graph, node), cast("tuple[int, ...]", node.type.shape)
-    if "linear" in uses:
-        need = matrix_bytes(node.type.dtype, *shape) if repack else 0
+    if uses & PRODUCTS:
+        need = prod(shape[:-2]) * matrix_bytes(node.type.dtype, *shape[-2:]) if repack else 0
     else:
         need = 0 if uses == {"embed"} else prod(shape) * 4
     return -(-need // ALIGN) * ALIGN
@@ -82,11 +83,12 @@ def upload(
         name, uses = cast(str, node.attrs["tensor"]), uses_of(graph, node)
         place, at = block[at : at + size], at + size
         raw = source.data(name)
+        raw = raw.reshape(*cast("tuple[int, ...]", node.type.shape[:-1]), -1)  # a file drops dimensions of 1
         if "embed" in uses:
             weights.raw[name] = raw
-        if "linear" in uses and not repack:
+        if uses & PRODUCTS and not repack:
             weights.packed[name] = np.ascontiguousarray(raw)
-        elif "linear" in uses:
+        elif uses & PRODUCTS:
             pack_matrix(node, raw, place, compiler, team, source)
             weights.packed[name] = place
         elif uses != {"embed"}:
@@ -121,17 +123,18 @@ def pack_matrix(
     team: Team,
     source: GGUFFile,
 ) -> None:
-    """A matrix in panels, in `place`; the file's pages are let go as they are done."""
-    kind, (rows, k) = node.type.dtype, cast("tuple[int, int]", node.type.shape)
+    """A matrix, or one of each expert, in panels, in `place`; the file's pages are let go as they are done."""
+    kind, (rows, k) = node.type.dtype, cast("tuple[int, int]", node.type.shape[-2:])
     spec, raw = pack_spec(kind), np.ascontiguousarray(raw)
-    row_bytes, panel_bytes = raw.strides[0], 0 if by_name(kind).is_float else Panel(kind).nbytes(k)
-    args = np.array([raw.ctypes.data, place.ctypes.data, rows, k, row_bytes, panel_bytes], np.int64)
-    panels, step = -(-rows // ROWS), max(1, SLICE // (ROWS * row_bytes))
+    row_bytes, panel_bytes = raw.strides[-2], 0 if by_name(kind).is_float else Panel(kind).nbytes(k)
     kernel, record = compiler.addresses_of([spec])[spec], allocate(runner.RECORD_BYTES).view(np.int64)
-    for first in range(0, panels, step):
-        last = min(panels, first + step)
-        record[:6] = kernel, args.ctypes.data, last, 1 + step // 64, first, 1
-        team.run(record.ctypes.data, 1)
-        source.drop(
-            cast(str, node.attrs["tensor"]), first * ROWS * row_bytes, min(last * ROWS, rows) * row_bytes
-        )
+    panels, step = -(-rows // ROWS), max(1, SLICE // (ROWS * row_bytes))
+    for expert in range(raw.size // (rows * row_bytes)):
+        begin, target = expert * rows * row_bytes, place.ctypes.data + expert * matrix_bytes(kind, rows, k)
+        args = np.array([raw.ctypes.data + begin, target, rows, k, row_bytes, panel_bytes], np.int64)
+        for first in range(0, panels, step):
+            last = min(panels, first + step)
+            record[:6] = kernel, args.ctypes.data, last, 1 + step // 64, first, 1
+            team.run(record.ctypes.data, 1)
+            done = begin + first * ROWS * row_bytes, begin + min(last * ROWS, rows) * row_bytes
+            source.drop(cast(str, node.attrs["tensor"]), *done)

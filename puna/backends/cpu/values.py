@@ -23,8 +23,9 @@ BITS = {
     "i64": 64,
     "f16": 16,
     "f32": 32,
+    "f64": 64,
 }
-FLOATS = {"f16": ir.HalfType(), "f32": ir.FloatType()}
+FLOATS = {"f16": ir.HalfType(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
 POINTER = ir.PointerType()
 BYTE, INDEX, LANE = ir.IntType(8), ir.IntType(64), ir.IntType(32)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from puna.backends.cpu.lang import Ptr, Value
 
 __all__ = [
+    "as_halves",
     "dot_u8s8",
     "exp",
     "fma",
@@ -21,6 +22,7 @@ __all__ = [
     "maximum",
     "minimum",
     "reciprocal_root",
+    "root",
     "round_even",
     "round_halves",
     "store_floats",
@@ -65,9 +67,14 @@ def round_even(x: Value) -> Value:
     return x + WHOLE - WHOLE
 
 
+def root(x: Value) -> Value:
+    """sqrt(x), rounded correctly."""
+    return call(overloaded("llvm.sqrt", x), x, x)
+
+
 def reciprocal_root(x: Value) -> Value:
     """1 / sqrt(x), each operation rounded correctly."""
-    return x.k.const("f32", 1.0, x.lanes) / call(overloaded("llvm.sqrt", x), x, x)
+    return x.k.const("f32", 1.0, x.lanes) / root(x)
 
 
 def fold(x: Value, how: Callable[[Value, Value], Value]) -> Value:
@@ -113,12 +120,12 @@ def tanh(x: Value) -> Value:
 
 
 def load_floats(p: Ptr, kind: str, lanes: int, offset: Value | int = 0) -> Value:
-    """`lanes` values stored as F32, F16 or BF16, as f32."""
-    if kind == "F32":
-        return p.load("f32", lanes, offset, 4)
+    """`lanes` values stored in a plain type, such as F32, F16, BF16, F64 or I8, as the nearest f32."""
     if kind == "F16":
         return load_halves(p, lanes, offset)
-    return (p.load("u16", lanes, offset).to("u32") << 16).as_("f32")
+    if kind == "BF16":
+        return (p.load("u16", lanes, offset).to("u32") << 16).as_("f32")
+    return p.load(kind.lower(), lanes, offset).to("f32")
 
 
 def store_floats(p: Ptr, kind: str, values: Value, offset: Value | int = 0) -> None:
@@ -136,7 +143,12 @@ def load_halves(p: Ptr, lanes: int, offset: Value | int = 0) -> Value:
     """`lanes` half floats as f32."""
     if p.k.target.halves:
         return p.load("f16", lanes, offset).to("f32")
-    return widen(p.load("u16", lanes, offset))
+    return as_halves(p.load("u16", lanes, offset))
+
+
+def as_halves(bits: Value) -> Value:
+    """The half floats with these bits (u16), as f32."""
+    return bits.as_("f16").to("f32") if bits.k.target.halves else widen(bits)
 
 
 def widen(bits: Value) -> Value:

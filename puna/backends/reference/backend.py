@@ -161,6 +161,8 @@ class ReferenceBackend(Backend[Weights, Program]):
         def operand(node: Node) -> NDArray[Any] | None:
             if node.op == "weight":
                 return program.weights[cast(str, node.attrs["tensor"])]
+            if node.op == "constant":
+                return np.array(node.attrs["values"], np.float32).reshape(node.type.resolve(0, 0))
             if node.op == "tokens":
                 return batch.tokens
             if node.op == "positions":

@@ -112,10 +112,17 @@ def gelu_erf(x: Array) -> Array:
     z = np.abs(x.astype(np.float64)) * math.sqrt(0.5)
     t = 1 / (1 + 0.3275911 * z)
     powers = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    return cast(Array, np.maximum(x, 0) - 0.5 * np.abs(x) * powers * np.exp(-z * z))
+    lower: Array = 0.5 * np.abs(x) * powers * np.exp(-z * z)
+    return np.maximum(x, 0) - lower
+
+
+def exponential(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # a file may hold any numbers: the result shows them
+        return cast(Array, np.exp(x))
 
 
 ACTS: Mapping[str, Callable[[Array], Array]] = {
+    "exp": exponential,
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "gelu_quick": lambda x: x * sigmoid(np.float32(1.702) * x),

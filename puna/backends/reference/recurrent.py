@@ -19,7 +19,7 @@ Array = NDArray[Any]
 def recurrent_bytes(node: Node, tokens: int) -> int:
     """Bytes that a kernel here takes for itself: its inputs again, or a few times the state."""
     shape = state_shape(node)
-    rows = (tokens + shape[0]) * shape[1] * 2 if node.op == "conv" else 0
+    rows = (tokens + shape[0]) * shape[1] * 2 if node.op in {"conv", "previous"} else 0
     return 4 * (rows + 3 * int(np.prod(shape)))
 
 
@@ -42,8 +42,11 @@ def conv(step: Step, node: Node, out: Array, x: Array, w: Array) -> None:
         state[...] = known[count:]
 
 
-def scan(step: Step, node: Node, out: Array, x: Array, dt: Array, a: Array, b: Array, c: Array) -> None:
+def scan(
+    step: Step, node: Node, out: Array, x: Array, b: Array, c: Array, a: Array, dt: Array | None = None
+) -> None:
     each = x.shape[1] // b.shape[1]  # heads of a group
+    dt = np.ones(x.shape[:2], np.float32) if dt is None else dt
     for rows, state in segments(step, node):  # [heads, size of x, size of b]
         for t in range(rows.start, rows.stop):
             state *= np.exp(dt[t, :, None] * a)[:, None, :]
@@ -65,4 +68,41 @@ def delta(
             out[t] = np.matmul(q[t, shared][:, None, :], state)[:, 0]
 
 
-RECURRENT: Mapping[str, Callable[..., None]] = {"conv": conv, "delta": delta, "scan": scan}
+def previous(step: Step, node: Node, out: Array, x: Array) -> None:
+    for rows, state in segments(step, node):
+        known = np.concatenate([state, x[rows]])
+        out[rows], state[...] = known[:-1], known[-1:]
+
+
+def wkv(
+    step: Step, node: Node, out: Array, r: Array, k: Array, v: Array, decay: Array, first: Array | None = None
+) -> None:
+    for rows, state in segments(step, node):  # [heads, size of k, size of v]
+        for t in range(rows.start, rows.stop):
+            new = k[t, :, :, None] * v[t, :, None, :]
+            if first is not None:
+                out[t] = np.matmul(r[t, :, None, :], state + first[:, :, None] * new)[:, 0]
+            state *= np.exp(decay[t])[:, :, None]
+            state += new
+            if first is None:
+                out[t] = np.matmul(r[t, :, None, :], state)[:, 0]
+
+
+def wkv7(step: Step, node: Node, out: Array, *operands: Array) -> None:
+    r, k, v, decay, a, b = operands
+    for rows, state in segments(step, node):  # [heads, size of k, size of v]
+        for t in range(rows.start, rows.stop):
+            found = np.matmul(a[t, :, None, :], state)  # [heads, 1, size of v]
+            state *= np.exp(decay[t])[:, :, None]
+            state += k[t, :, :, None] * v[t, :, None, :] + b[t, :, :, None] * found
+            out[t] = np.matmul(r[t, :, None, :], state)[:, 0]
+
+
+RECURRENT: Mapping[str, Callable[..., None]] = {
+    "conv": conv,
+    "delta": delta,
+    "previous": previous,
+    "scan": scan,
+    "wkv": wkv,
+    "wkv7": wkv7,
+}

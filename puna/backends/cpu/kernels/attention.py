@@ -1,4 +1,4 @@
-"""Attention over pages: causal, grouped heads, sliding window, soft cap, ALiBi, sinks, online softmax.
+"""Attention over pages: causal or both ways, grouped heads, sliding window, soft cap, ALiBi, sinks, online softmax.
 
 A unit of work is one item, some rows of one sequence, with one key/value head. Its queries, the rows times the heads
 that share the key/value head, are taken a tile at a time, so that each load of keys and values serves the whole tile.
@@ -16,7 +16,7 @@ from math import gcd
 
 from puna.backends.cpu.kernels.kv import COLUMNS, key_columns, page_bytes, value_parts
 from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
-from puna.backends.cpu.verbs import exp, fma, max_lanes, maximum, sum_lanes, tanh
+from puna.backends.cpu.verbs import exp, fma, max_lanes, maximum, minimum, sum_lanes, tanh
 from puna.plan.kv import PAGE, KVLayout
 from puna.quants import by_name
 
@@ -32,7 +32,9 @@ __all__ = [
     "split_units",
 ]
 
-ITEM_BYTES = 32  # 0 first row, 8 rows, 16 position of the first row, 24 address of the sequence's pages, i32
+ITEM_BYTES = (
+    40  # 0 first row, 8 rows, 16 position of the first row, 24 the sequence's pages, i32, 32 its length
+)
 LANES = 16
 HIDDEN = -1e30  # the score of what a query may not see
 BLOCK = 8  # pages of a block
@@ -55,6 +57,7 @@ class Shape:
     alibi: bool = False
     sinks: bool = False
     chunked: bool = False
+    causal: bool = True
 
     @property
     def k_page(self) -> int:
@@ -70,12 +73,14 @@ class Shape:
 class Query:
     """One query of a tile: its address, its head, its position, where its result goes and whether it counts.
 
+    last: the last position that it sees.
     largest, total: the largest score so far and the sum of weights, of the block being folded.
     """
 
     q: Ptr
     head: Value
     position: Value
+    last: Value
     out: Ptr
     counts: Value
     largest: Var
@@ -186,16 +191,8 @@ def join_parts(
         clear(k, sums, shape.value)
         for block in k.loop(0, blocks):
             part = parts.at((block * shape.group + g) * size)
-            join(
-                k,
-                shape,
-                largest,
-                total,
-                sums,
-                part.load("f32", 1, 0, 4),
-                part.load("f32", 1, 4, 4),
-                part.at(8),
-            )
+            its = part.load("f32", 1, 0, 4), part.load("f32", 1, 4, 4)
+            join(k, shape, largest, total, sums, *its, part.at(8))
         out = args.ptr(16).at(row + (head * shape.group + g) * (shape.value * 4))
         finish(k, shape, args, head * shape.group + g, largest, total, sums, out)
 
@@ -210,6 +207,7 @@ def tiles(k: Kernel, shape: Shape, args: Ptr, item: Ptr, head: Value, tile: int)
     queries, out = args.ptr(0), args.ptr(16)
     q_stride, out_stride = (args.load("i64", offset=o, align=8) for o in (8, 24))
     first, rows, position = (item.load("i64", offset=o, align=8) for o in (0, 8, 16))
+    length = item.load("i64", offset=32, align=8).to("i32")
     count = rows * shape.group
     for start in k.loop(0, count, tile):
         made = []
@@ -219,13 +217,15 @@ def tiles(k: Kernel, shape: Shape, args: Ptr, item: Ptr, head: Value, tile: int)
             q = queries.at((first + row) * q_stride + h * (shape.key * 4))
             target = out.at((first + row) * out_stride + h * (shape.value * 4))
             state = k.var(k.const("f32", HIDDEN)), k.var(k.zeros("f32"))
-            made.append(Query(q, h, (position + row).to("i32"), target, start + i < count, *state))
+            own = (position + row).to("i32")
+            last = own if shape.causal else last_seen(k, shape, own, length)
+            made.append(Query(q, h, own, last, target, start + i < count, *state))
         yield made
 
 
 def page_range(k: Kernel, shape: Shape, queries: Sequence[Query]) -> tuple[Value, Value]:
     """The first and the last page that some query of a tile sees; positions ascend."""
-    last = queries[-1].position.to("i64")
+    last = queries[-1].last.to("i64")
     if not shape.window:
         return k.const("i64", 0), last // PAGE
     oldest = first_seen(shape, queries[0].position).to("i64")
@@ -234,7 +234,17 @@ def page_range(k: Kernel, shape: Shape, queries: Sequence[Query]) -> tuple[Value
 
 def first_seen(shape: Shape, position: Value) -> Value:
     """The first position that a windowed query sees; it may be before the first that there is."""
+    if not shape.causal:
+        return position - shape.window // 2
     return position - (position % shape.window if shape.chunked else shape.window - 1)
+
+
+def last_seen(k: Kernel, shape: Shape, position: Value, length: Value) -> Value:
+    """The last position that a query sees which looks both ways."""
+    if not shape.window:
+        return length - 1
+    reach = position + shape.window // 2
+    return k.select(reach < length, reach, length - 1)
 
 
 def fold_block(
@@ -248,7 +258,7 @@ def fold_block(
     start, stop = block * BLOCK, block * BLOCK + BLOCK
     start = k.select(start > first, start, first)
     stop = k.select(stop <= last, stop, last + 1)
-    ends = queries[-1].position.to("i64") + 1
+    ends = queries[-1].last.to("i64") + 1
     for page in k.loop(start, stop):
         at = past.pages.load("i32", 1, page * 4, 4).to("i64") * shape.heads_kv + past.head
         base = page * PAGE
@@ -259,19 +269,12 @@ def fold_block(
 
 
 def join(
-    k: Kernel,
-    shape: Shape,
-    largest: Var,
-    total: Var,
-    sums: Ptr,
-    other: Value,
-    other_total: Value,
-    others: Ptr,
+    k: Kernel, shape: Shape, largest: Var, total: Var, sums: Ptr, other: Value, its_total: Value, others: Ptr
 ) -> None:
     """Fold another part into a running largest score, sum of weights and sums of values."""
     top = maximum(largest.now, other)
     mine, its = exp(largest.now - top), exp(other - top)
-    total.set(fma(other_total, its, total.now * mine))
+    total.set(fma(its_total, its, total.now * mine))
     largest.set(top)
     lanes = gcd(shape.value, LANES)
     for i in k.loop(0, shape.value * 4, lanes * 4):
@@ -332,8 +335,10 @@ def masked(
             score = tanh(score * (1.0 / shape.softcap)) * shape.softcap
         places = k.lanes("i32", [c * LANES + n for n in range(LANES)]) + base
         if slope is not None:
-            score = fma(slope.splat(LANES), (places - query.position).to("f32"), score)
-        seen = places <= query.position.splat(LANES)
+            back = places - query.position
+            back = back if shape.causal else minimum(back, back * -1)
+            score = fma(slope.splat(LANES), back.to("f32"), score)
+        seen = places <= query.last.splat(LANES)
         if shape.window:
             seen = k.both(seen, places >= first_seen(shape, query.position).splat(LANES))
         found.append(k.select(seen, score, k.const("f32", HIDDEN, LANES)))

@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from puna.backends.cpu.kernels.blocks import Block
 from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
-from puna.backends.cpu.panels import ROWS, SPAN, VECTOR, Panel
-from puna.backends.cpu.verbs import dot_u8s8, fma, load_halves
+from puna.backends.cpu.panels import ROWS, SPAN, STEPS, VECTOR, Panel
+from puna.backends.cpu.verbs import dot_u8s8, fma
 
 __all__ = ["SPAN_BYTES", "few", "many", "many_scratch"]
 
 SPAN_BYTES = 48
 SCALE, SCALED_SUM, SUM, FIRST_SUM = 32, 36, 40, 44
-STEPS = SPAN // 4
 
 
 @dataclass(frozen=True)
@@ -48,38 +48,6 @@ class Call:
         return cls(args.ptr(0), args.ptr(8), args.ptr(16), *numbers)
 
 
-def unpack(panel: Panel, at: Ptr) -> list[Value]:
-    """The 8 steps of a span, u8 [64] each, from its planes."""
-    steps: list[Value | None] = [None] * STEPS
-    low = first = 0
-    for bits in panel.planes:
-        planes = [at.load("u8", VECTOR, (first + i) * VECTOR, VECTOR) for i in range(bits)]
-        for j in range(STEPS):
-            shift = bits * (j // bits) - low
-            moved = planes[j % bits] >> shift if shift >= 0 else planes[j % bits] << -shift
-            # A plane's topmost part has nothing above it to mask away, unless it had to move up.
-            whole = bits == 8 or (shift + bits == 8 and low == 0)
-            part = moved if whole else moved & (((1 << bits) - 1) << low)
-            known = steps[j]
-            steps[j] = part if known is None else known | part
-        low += bits
-        first += bits
-    return [step for step in steps if step is not None]
-
-
-def scales_of(panel: Panel, at: Ptr, group: Value, units: Sequence[Value]) -> list[Value]:
-    """Scale, and offset where the type has them, of a group: f32 [16]. at, units: the block's."""
-    if not panel.quant.has_steps:
-        return list(units)
-    steps, kinds = at.at(group * panel.group_bytes + panel.unit_bytes), (panel.step_kind, "u8")
-    return [u * steps.load(kinds[i], ROWS, i * ROWS).to("f32") for i, u in enumerate(units)]
-
-
-def units_of(panel: Panel, at: Ptr) -> list[Value]:
-    """A block's unit, and its low where the type has one: f32 [16]."""
-    return [load_halves(at, ROWS, i * ROWS * 2) for i in range(2 if panel.quant.has_offset else 1)]
-
-
 def accumulate(
     panel: Panel, total: Var, steps: Sequence[Value], scales: Sequence[Sequence[Value]], x: Ptr
 ) -> None:
@@ -91,7 +59,7 @@ def accumulate(
         dot = start_of(panel, k, x, h)
         for j in range(h * each, (h + 1) * each):
             four = x.load("i32", 1, 4 * j, 4).splat(ROWS).as_("i8")
-            dot = dot_u8s8(dot, steps[j], four, quant.bits)
+            dot = dot_u8s8(dot, steps[j], four, panel.code_bits)
         total.set(fma(dot.to("f32"), scales[h][0] * scale.splat(ROWS), total.now))
         if quant.has_offset:
             total.set(fma(scales[h][1], scaled_sum(x, halves, h, scale), total.now))
@@ -101,24 +69,34 @@ def few(k: Kernel, *, panel: Panel, tokens: int) -> None:
     """Panels begin to end - 1 times exactly `tokens` tokens; codes are unpacked in registers."""
     args, begin, end, _ = k.args
     call = Call.read(args)
-    quant, halves = panel.quant, SPAN // panel.quant.group
     for p in k.loop(begin, end):
-        codes = call.panels.at(p * call.panel_bytes)
-        scales = codes.at(call.values // SPAN * panel.span_bytes)
-        totals = [k.var(k.zeros("f32", ROWS)) for _ in range(tokens)]
-        for b in k.loop(0, call.values // quant.block):
-            block_scales = scales.at(b * panel.block_bytes)
-            fetch(block_scales.at(call.panel_bytes), panel.block_bytes)
-            units = units_of(panel, block_scales)
-            for s in k.loop(0, panel.spans):
-                span = b * panel.spans + s
-                fetch(codes.at(span * panel.span_bytes + call.panel_bytes), panel.span_bytes)
-                steps = unpack(panel, codes.at(span * panel.span_bytes))
-                found = [scales_of(panel, block_scales, s * halves + h, units) for h in range(halves)]
-                for t, total in enumerate(totals):
-                    accumulate(panel, total, steps, found, call.x.at(call.x_stride * t + span * SPAN_BYTES))
+        xs = [call.x.at(call.x_stride * t) for t in range(tokens)]
+        totals = products(panel, call.panels.at(p * call.panel_bytes), call.values, call.panel_bytes, xs)
         for t, total in enumerate(totals):
-            store_rows(k, total.now, call.y.at(call.y_stride * t + p * (ROWS * 4)), call.rows - p * ROWS)
+            store_rows(k, total, call.y.at(call.y_stride * t + p * (ROWS * 4)), call.rows - p * ROWS)
+
+
+def products(panel: Panel, codes: Ptr, values: Value, ahead: Value, xs: Sequence[Ptr]) -> list[Value]:
+    """A panel's rows of `values` values times each token: f32 [16]. ahead: bytes from here to the next panel."""
+    k, quant = codes.k, panel.quant
+    scales = codes.at(values // quant.block * panel.code_bytes)
+    totals = [k.var(k.zeros("f32", ROWS)) for _ in xs]
+    for b in k.loop(0, values // quant.block):
+        block_codes, block_scales = codes.at(b * panel.code_bytes), scales.at(b * panel.scale_bytes)
+        fetch(block_scales.at(ahead), panel.scale_bytes)
+        block = Block(panel, block_codes, block_scales)
+        for s in k.loop(0, panel.spans):
+            fetch(block_codes.at(s * panel.span_bytes).at(ahead), panel.span_bytes)
+            steps, found = block.steps(s), scales_of(block, s)
+            for x, total in zip(xs, totals, strict=True):
+                accumulate(panel, total, steps, found, x.at((b * panel.spans + s) * SPAN_BYTES))
+    return [total.now for total in totals]
+
+
+def scales_of(block: Block, span: Value) -> list[list[Value]]:
+    """Scales and offsets of each group of a span."""
+    halves = SPAN // block.panel.quant.group
+    return [block.scales_of(span * halves + h) for h in range(halves)]
 
 
 def fetch(at: Ptr, nbytes: int) -> None:
@@ -140,7 +118,7 @@ def store_rows(k: Kernel, values: Value, at: Ptr, left: Value) -> None:
 def many_scratch(panel: Panel, k: int, width: int) -> int:
     """Bytes that `many` wants for `width` panels of rows of k values."""
     groups = k // panel.quant.group
-    return width * (k * ROWS + groups * ROWS * 4 * (2 if panel.quant.has_offset else 1))
+    return width * (k * ROWS + groups * ROWS * 4 * panel.parts)
 
 
 def many(k: Kernel, *, panel: Panel, width: int, tile: int) -> None:
@@ -154,59 +132,52 @@ def many(k: Kernel, *, panel: Panel, width: int, tile: int) -> None:
     scales = scratch.at(call.values * (ROWS * width))
     for unit in k.loop(begin, end):
         first = unit * width
-        places = [k.select(first + i < panels, first + i, panels - 1) for i in range(width)]
-        for i, p in enumerate(places):
-            spread(k, panel, call, p, scratch.at(i * VECTOR), scales.at(i * ROWS * 4), width)
+        for i in range(width):
+            p = k.select(first + i < panels, first + i, panels - 1)
+            source = call.panels.at(p * call.panel_bytes)
+            spread(panel, source, call.values, scratch.at(i * VECTOR), scales.at(i * ROWS * 4), width)
         for start in k.loop(0, call.tokens, tile):
-            sweep(k, panel, call, scratch, scales, start, first, width, tile)
+            tokens = [k.select(start + t < call.tokens, start + t, call.tokens - 1) for t in range(tile)]
+            xs = [call.x.at(t * call.x_stride) for t in tokens]
+            totals = sweep(panel, call.values, scratch, scales, xs, width)
+            for t, sums in enumerate(totals):
+                with k.when(start + t < call.tokens):
+                    store_sums(k, sums, call.y.at((start + t) * call.y_stride), call.rows, first)
 
 
-def spread(k: Kernel, panel: Panel, call: Call, p: Value, codes: Ptr, scales: Ptr, width: int) -> None:
-    """Unpack panel p: steps `width` vectors apart, f32 scales and offsets likewise."""
-    quant, parts = panel.quant, 2 if panel.quant.has_offset else 1
-    source = call.panels.at(p * call.panel_bytes)
-    block_scales = source.at(call.values // SPAN * panel.span_bytes)
-    for b in k.loop(0, call.values // quant.block):
-        at = block_scales.at(b * panel.block_bytes)
-        units = units_of(panel, at)
+def spread(panel: Panel, source: Ptr, values: Value, codes: Ptr, scales: Ptr, width: int) -> None:
+    """Unpack a panel's rows of `values` values: steps `width` vectors apart, f32 scales and offsets likewise."""
+    quant, k = panel.quant, source.k
+    block_scales = source.at(values // quant.block * panel.code_bytes)
+    for b in k.loop(0, values // quant.block):
+        block = Block(panel, source.at(b * panel.code_bytes), block_scales.at(b * panel.scale_bytes))
         for g in k.loop(0, quant.groups):
-            for i, value in enumerate(scales_of(panel, at, g, units)):
-                scales.store(value, ((b * quant.groups + g) * parts + i) * (width * ROWS * 4), 4)
-    for span in k.loop(0, call.values // SPAN):
-        for j, step in enumerate(unpack(panel, source.at(span * panel.span_bytes))):
-            codes.store(step, (span * STEPS + j) * (width * VECTOR), VECTOR)
+            for i, value in enumerate(block.scales_of(g)):
+                scales.store(value, ((b * quant.groups + g) * panel.parts + i) * (width * ROWS * 4), 4)
+        for s in k.loop(0, panel.spans):
+            for j, step in enumerate(block.steps(s)):
+                codes.store(step, ((b * panel.spans + s) * STEPS + j) * (width * VECTOR), VECTOR)
 
 
 def sweep(
-    k: Kernel,
-    panel: Panel,
-    call: Call,
-    codes: Ptr,
-    scales: Ptr,
-    start: Value,
-    first: Value,
-    width: int,
-    tile: int,
-) -> None:
-    """One tile of tokens over `width` unpacked panels."""
-    halves, parts = SPAN // panel.quant.group, 2 if panel.quant.has_offset else 1
-    tokens = [k.select(start + t < call.tokens, start + t, call.tokens - 1) for t in range(tile)]
-    rows = [call.x.at(t * call.x_stride) for t in tokens]
-    totals = [[k.var(k.zeros("f32", ROWS)) for _ in range(width)] for _ in range(tile)]
-    for span in k.loop(0, call.values // SPAN):
-        at, scale_at = (
-            codes.at(span * (STEPS * width * VECTOR)),
-            scales.at(span * (halves * parts * width * ROWS * 4)),
-        )
-        xs = [row.at(span * SPAN_BYTES) for row in rows]
-        accumulate_tile(panel, totals, at, scale_at, xs, width)
-    for t in range(tile):
-        with k.when(start + t < call.tokens):
-            for i in range(width):
-                row = (first + i) * ROWS
-                with k.when(row < call.rows):
-                    at = call.y.at((start + t) * call.y_stride + row * 4)
-                    store_rows(k, totals[t][i].now, at, call.rows - row)
+    panel: Panel, values: Value, codes: Ptr, scales: Ptr, xs: Sequence[Ptr], width: int
+) -> list[list[Value]]:
+    """A tile of tokens, whose activations are at xs, times `width` unpacked panels: f32 [16] of each."""
+    k, halves = codes.k, SPAN // panel.quant.group
+    totals = [[k.var(k.zeros("f32", ROWS)) for _ in range(width)] for _ in xs]
+    for span in k.loop(0, values // SPAN):
+        at = codes.at(span * (STEPS * width * VECTOR))
+        scale_at = scales.at(span * (halves * panel.parts * width * ROWS * 4))
+        accumulate_tile(panel, totals, at, scale_at, [x.at(span * SPAN_BYTES) for x in xs], width)
+    return [[total.now for total in sums] for sums in totals]
+
+
+def store_sums(k: Kernel, sums: Sequence[Value], y: Ptr, rows: Value, first: Value) -> None:
+    """A token's results of panels `first` and those that follow; y: its results from row 0 on."""
+    for i, values in enumerate(sums):
+        row = (first + i) * ROWS
+        with k.when(row < rows):
+            store_rows(k, values, y.at(row * 4), rows - row)
 
 
 def accumulate_tile(
@@ -214,7 +185,7 @@ def accumulate_tile(
 ) -> None:
     """As `accumulate`, for all panels and tokens of a tile: each code is loaded once for all tokens."""
     quant, k = panel.quant, totals[0][0].k
-    halves, parts = SPAN // quant.group, 2 if quant.has_offset else 1
+    halves, parts = SPAN // quant.group, panel.parts
     each = STEPS // halves
     for h in range(halves):
         dots = [[start_of(panel, k, x, h)] * width for x in xs]
@@ -223,7 +194,7 @@ def accumulate_tile(
             for t, x in enumerate(xs):
                 four = x.load("i32", 1, 4 * j, 4).splat(ROWS).as_("i8")
                 dots[t] = [
-                    dot_u8s8(d, step, four, quant.bits) for d, step in zip(dots[t], steps, strict=True)
+                    dot_u8s8(d, step, four, panel.code_bits) for d, step in zip(dots[t], steps, strict=True)
                 ]
         for i in range(width):
             at = scales.at((h * parts * width + i) * ROWS * 4)

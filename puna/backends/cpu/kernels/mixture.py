@@ -17,6 +17,7 @@ __all__ = ["MIXTURE"]
 LANES = 16
 LOWEST = float("-inf")
 NOWHERE = 0x7FFFFFFF
+LEAST_SUM = 2.0**-14
 
 
 def runs(row: Row) -> Iterator[tuple[Ptr, Ptr]]:
@@ -46,8 +47,9 @@ def softmax(row: Row) -> None:
 
 
 def share(row: Row) -> None:
+    least = row.k.const("f32", LEAST_SUM)
     for x, out in runs(row):
-        divide(row, x, out, total(row, x))
+        divide(row, x, out, maximum(least, total(row, x)))  # in this order NaN comes through
 
 
 def divide(row: Row, x: Ptr, out: Ptr, by: Value) -> None:
@@ -89,6 +91,13 @@ def largest_after(row: Row, x: Ptr, count: int, value: Value, place: Value) -> t
     return highest, k.select(found < NOWHERE, found, k.zeros("i32"))
 
 
+def group_of(row: Row) -> None:
+    """Row by row: ids are few, and not negative."""
+    ids, out, size = row.input(0), row.out, row.attrs["size"]
+    for e in row.k.loop(0, row.count * 4, 4):
+        out.store(ids.load("i32", 1, e, 4) // size, e, 4)
+
+
 def pick(row: Row) -> None:
     k, count, used = row.k, row.op.inputs[0].shape[-1], row.op.out.shape[-1]
     for start in k.loop(0, row.count // used):
@@ -102,19 +111,75 @@ def pick(row: Row) -> None:
             out.store(x.load("f32", 1, place * 4, 4), e * 4, 4)
 
 
+def best_groups(row: Row) -> None:
+    """Each group's score, then those of the best, then from the last group to the first its values, or -inf.
+
+    The scores lie where the first values will: a group's values come after its score, or in its place.
+    """
+    k, count, groups, used = row.k, row.width, row.attrs["groups"], row.attrs["used"]
+    size, lowest = count // groups, k.const("f32", LOWEST, gcd(count // groups, LANES))
+    for x, out in runs(row):
+        for g in k.loop(0, groups):
+            out.store(best_two(row, x.at(g * (size * 4)), size), g * 4, 4)
+        value, place = k.var(k.const("f32", float("inf"))), k.var(k.const("i32", -1))
+        for _ in k.loop(0, used):
+            found = largest_after(row, out, groups, value.now, place.now)
+            value.set(found[0])
+            place.set(found[1])
+        for i in k.loop(0, groups):
+            g = k.const("i64", groups - 1) - i
+            score = out.load("f32", 1, g * 4, 4)
+            level = k.both(score.compare("==", value.now), g.to("i32") <= place.now)
+            chosen = k.either(score > value.now, level)
+            for at, n in row.vectors(size):
+                here = at + g * (size * 4)
+                out.store(k.select(chosen, x.load("f32", n, here, 4), lowest), here, 4)
+
+
+def best_two(row: Row, x: Ptr, size: int) -> Value:
+    """The sum of the two largest of `size` values; the largest where there is but one."""
+    k = row.k
+    first, second = (k.var(k.const("f32", LOWEST)) for _ in range(2))
+    for i in k.loop(0, size * 4, 4):
+        value = x.load("f32", 1, i, 4)
+        second.set(maximum(second.now, minimum(value, first.now)))
+        first.set(maximum(value, first.now))
+    return first.now + second.now if size > 1 else first.now
+
+
+def add_experts(row: Row) -> None:
+    """x[e] + b[ids[e]] for x [used, n] and b [experts, n]."""
+    k, width = row.k, row.width
+    x, biases, ids = row.input(0), row.input(1), row.input(2)
+    for e in k.loop(0, row.count // width):
+        bias = biases.at(ids.load("i32", 1, e * 4, 4).to("i64") * (width * 4))
+        for i, n in row.vectors(width):
+            at = i + e * (width * 4)
+            row.out.store(x.load("f32", n, at, 4) + bias.load("f32", n, i, 4), at, 4)
+
+
 def weighted_sum(row: Row) -> None:
-    """out[i] = x[0, i] * w[0] + x[1, i] * w[1] + ..., added in that order."""
-    k, used = row.k, row.op.inputs[1].shape[-1]
-    x, w = row.input(0), row.input(1)
-    for i, n in row.vectors(row.count):
-        sums = k.var(x.load("f32", n, i, 4) * w.load("f32", 1, 0, 4).splat(n))
-        for e in k.loop(1, used):
-            part = x.load("f32", n, i + e * (row.count * 4), 4)
-            sums.set(sums.now + part * w.load("f32", 1, e * 4, 4).splat(n))
-        row.out.store(sums.now, i, 4)
+    """out[m, i] = x[0, i] * w[m, 0] + x[1, i] * w[m, 1] + ..., in that order; without w, x[0, i] + x[1, i] + ..."""
+    k, used, width, x = row.k, row.op.inputs[0].shape[0], row.width, row.input(0)
+
+    def term(m: Value, e: Value | int, at: Value, n: int) -> Value:
+        value = x.load("f32", n, at, 4)
+        if len(row.op.inputs) < 2:
+            return value
+        return value * row.input(1).load("f32", 1, m * (used * 4) + e * 4, 4).splat(n)
+
+    for m in k.loop(0, row.count // width):
+        for i, n in row.vectors(width):
+            sums = k.var(term(m, 0, i, n))
+            for e in k.loop(1, used):
+                sums.set(sums.now + term(m, e, i + e * (width * 4), n))
+            row.out.store(sums.now, m * (width * 4) + i, 4)
 
 
 MIXTURE: Mapping[str, Callable[[Row], None]] = {
+    "add_experts": add_experts,
+    "best_groups": best_groups,
+    "group_of": group_of,
     "pick": pick,
     "share": share,
     "softmax": softmax,

@@ -30,6 +30,17 @@ def gelu(x: Value) -> Value:
     return x * 0.5 * (tanh(inner) + 1.0)
 
 
+def gelu_erf(x: Value) -> Value:
+    """The complementary error function by a rational start and an exponential (Abramowitz & Stegun 1964, 7.1.26)."""
+    k, size = x.k, maximum(x, -x)
+    z = size * 0.70710678118654752440
+    t = k.const("f32", 1.0, x.lanes) / fma(z, k.const("f32", 0.3275911), k.const("f32", 1.0))
+    powers = k.const("f32", 1.061405429, x.lanes)
+    for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        powers = fma(powers, t, k.const("f32", factor))
+    return relu(x) - size * 0.5 * (powers * t) * exp(z * -z)
+
+
 def gelu_quick(x: Value) -> Value:
     return x / (exp(x * -1.702) + 1.0)
 
@@ -53,7 +64,9 @@ def relu2(x: Value) -> Value:
 
 
 ACTS: Mapping[str, Callable[[Value], Value]] = {
+    "exp": exp,
     "gelu": gelu,
+    "gelu_erf": gelu_erf,
     "gelu_quick": gelu_quick,
     "relu": relu,
     "relu2": relu2,
@@ -61,6 +74,7 @@ ACTS: Mapping[str, Callable[[Value], Value]] = {
     "silu": silu,
     "softplus": softplus,
     "sqrt_softplus": lambda x: root(softplus(x)),
+    "tanh": tanh,
 }
 
 
@@ -122,7 +136,10 @@ def normalize(row: Row) -> None:
                 out.store(x.load("f32", n, i, 4) - mean, i, 4)
             x = out
         squares = total(row, x, lambda value, sum_: fma(value, value, sum_))
-        factor = reciprocal_root(squares * (1.0 / width) + row.attrs["eps"])
+        if row.attrs["kind"] == "l2":
+            factor = k.const("f32", 1.0) / maximum(k.const("f32", row.attrs["eps"]), root(squares))
+        else:
+            factor = reciprocal_root(squares * (1.0 / width) + row.attrs["eps"])
         for i, n in row.vectors(width):
             value = x.load("f32", n, i, 4) * factor.splat(n)
             out.store(value * row.input(1).load("f32", n, i, 4) if weighted else value, i, 4)

@@ -1,0 +1,92 @@
+"""Kimi K3: Kimi Linear with experts in a narrower space, and attention over the depth of the residual stream."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from puna.graph import Node, make
+from puna.models.blocks import heads, linear, norm
+from puna.models.delta import kimi_delta_attention, projected
+from puna.models.experts import mixture, route, routed, shared
+from puna.models.kimi_linear import KimiLinear
+from puna.models.latent import latent_attention, latent_sizes
+from puna.models.recurrent import flat, own_bias
+from puna.models.weights import Layer, Parameter
+
+__all__ = ["KimiK3"]
+
+
+class KimiK3(KimiLinear):
+    """Each few layers the stream is put aside and begun anew; blocks read a mean of all that was put aside and of it.
+
+    The weights of that mean are a softmax of learned scores.
+    """
+
+    names = ("kimi-k3",)
+    normed = False
+    reads = (
+        *KimiLinear.reads,
+        "activation.situ_beta",
+        "activation.situ_linear_beta",
+        "attn_res.block_size",
+        "expert_latent_length",
+        "kda.gate_lower_bound",
+    )
+
+    def layers(self, x: Node) -> Node:
+        each, aside = self.config.count("attn_res.block_size", 0), list[Node]()
+        for index in range(self.config.n_layer):
+            l = Layer(self.weights, self.config, index)
+            y = self.attention(norm(self.mean(aside, x, l.attn_res_score), l.attn_norm), l)
+            if index % each == 0:
+                aside.append(x)
+                x = y
+            else:
+                x = x + y
+            x = x + self.feed_forward(norm(self.mean(aside, x, l.ffn_res_score), l.ffn_norm), l)
+        return self.mean(aside, x, self.weights.output_res_score)
+
+    def mean(self, aside: list[Node], x: Node, p: Parameter) -> Node:
+        """x [T, width] and what was put aside, by their scores: [T, width]."""
+        if not aside:
+            p.ignore()
+            return x
+        width, eps = self.config.n_embd, self.config.norm_eps
+        parts = [*aside, x]
+        scores = [linear(make("normalize", part, kind="rms", eps=eps), p, 1) for part in parts]  # [T, 1]
+        weights = make("softmax", joined(scores))  # [T, parts]
+        return make("weighted_sum", heads(joined(parts), len(parts), width), weights)
+
+    def attention(self, x: Node, l: Layer) -> Node:
+        if not l.ssm_conv1d_q:
+            gate = make("act", linear(x, l.attn_gate, l.attn_gate.rows), kind="sigmoid")
+            return latent_attention(x, l, latent_sizes(self.config), None, gate=gate)
+        n, size = max(self.config.n_head), self.config.count("kda.head_dim", 0)
+        decay = projected(projected(x, l.ssm_f_a, size), l.ssm_f_b, n * size)
+        decay = heads(own_bias(decay, l.ssm_dt), n, size) * l.ssm_a.weight(n, 1)
+        decay = make("act", decay * -1.0, kind="sigmoid") * self.config.own["kda.gate_lower_bound"]
+        return kimi_delta_attention(x, l, projected(x, l.ssm_g, n * size), decay)
+
+    def feed_forward(self, x: Node, l: Layer) -> Node:
+        if not l.ffn_gate_inp:
+            y = self.combine(linear(x, l.ffn_gate, l.n_ff), linear(x, l.ffn_up, l.n_ff))
+            return linear(y, l.ffn_down, self.config.n_embd)
+        ids, weights = route(linear(x, l.ffn_gate_inp, mixture(l).count), l, self.gating, self.normed)
+        narrow = linear(x, l.ffn_routed_down, self.config.count("expert_latent_length", 0, most=2**24))
+        y = norm(routed(narrow, ids, weights, l, self.combine), l.ffn_routed_norm)
+        return linear(y, l.ffn_routed_up, self.config.n_embd) + shared(x, l, self.combine)
+
+    def combine(self, gate: Node, up: Node) -> Node:
+        """SiTU: SwiGLU with both factors bounded by a tanh."""
+        own = self.config.own
+        bound = make("softcap", gate, cap=own["activation.situ_beta"])
+        up = make("softcap", up, cap=own["activation.situ_linear_beta"])
+        return bound * make("act", gate, kind="sigmoid") * up
+
+
+def joined(parts: list[Node]) -> Node:
+    """Values [T, n] side by side: [T, parts * n]."""
+    whole = heads(parts[0], 1, cast(int, parts[0].type.shape[1]))
+    for part in parts[1:]:
+        whole = make("cat", whole, heads(part, 1, cast(int, part.type.shape[1])))
+    return flat(whole)

@@ -1,0 +1,112 @@
+"""Random-weight models with a state of ../shared/archs against llama.cpp's logits (F32 weights and cache)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from arch_files import ARCHS, CACHES, Reference, beside, error, quantised, write_model
+
+import puna
+
+pytestmark = pytest.mark.skipif(not ARCHS.exists(), reason="reference data ../shared/archs is not here")
+
+EXACT = (
+    "bailingmoe3-moe",
+    "falcon-h1-dense",
+    "granitehybrid-dense",
+    "jamba-dense",
+    "kimi-linear-moe",
+    "lfm2-dense",
+    "lfm2moe-moe",
+    "mamba-dense",
+    "mamba2-dense",
+    "nemotron_h-dense",
+    "nemotron_h_moe-dense",
+    "plamo2-dense",
+    "qwen35-dense",
+    "qwen35moe-moe",
+    "qwen3next-moe",
+)
+# Fixture -> largest normalised mean squared error.
+FIXTURES = dict.fromkeys(EXACT, 1e-10)
+# Tokens of a chunk, and of how many in all.
+CHUNKS = ((1, 16), (7, 48), (32, 48))
+# Largest error of the CPU backend with matrices in Q8_0 and activations in 8 bits.
+QUANTISED = 5e-3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels are kept in a folder of these tests."""
+    folder = tmp_path_factory.mktemp("code")
+    with mock.patch("platformdirs.user_cache_path", return_value=folder):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Writes the GGUF file of a fixture for seed 1."""
+    folder = tmp_path_factory.mktemp("archs")
+    return lambda name: write_model(name, folder)
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_logits_are_llama_cpps(name: str, model_file: Callable[[str], Path]) -> None:
+    """The whole prompt gives llama.cpp's logits; chunks of it, and another sequence beside it, change none."""
+    reference = Reference(name)
+    model = puna.load(model_file(name), backend="reference", n_ctx=96, threads=1)
+    whole = model.logits(reference.tokens)
+    assert error(whole, reference.logits) <= FIXTURES[name]
+    for batch, count in CHUNKS:
+        assert error(model.logits(reference.tokens[:count], batch=batch), whole[:count]) <= 1e-9
+    assert error(beside(model, reference.tokens), whole) <= 1e-9
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_logits_on_the_cpu(name: str, model_file: Callable[[str], Path]) -> None:
+    """The CPU backend gives them too, the same bits in chunks, beside another sequence and on two threads."""
+    reference = Reference(name)
+    model = puna.load(model_file(name), backend="cpu", threads=1, n_ctx=96, **CACHES)
+    whole = model.logits(reference.tokens)
+    assert error(whole, reference.logits) <= FIXTURES[name]
+    for batch, count in CHUNKS:
+        np.testing.assert_array_equal(model.logits(reference.tokens[:count], batch=batch), whole[:count])
+    np.testing.assert_array_equal(beside(model, reference.tokens), whole)
+    model = puna.load(model_file(name), backend="cpu", threads=2, n_ctx=96, **CACHES)
+    np.testing.assert_array_equal(model.logits(reference.tokens), whole)
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_logits_of_quantised_weights(name: str, model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    """With matrices in Q8_0 most tokens' logits are close; of others the rounding may have tipped a choice of experts."""
+    reference, path = Reference(name), quantised(model_file(name), tmp_path / "q8_0.gguf")
+    model = puna.load(path, backend="cpu", threads=1, n_ctx=96, **CACHES)
+    off = np.mean((model.logits(reference.tokens) - reference.logits) ** 2, axis=-1)
+    assert 0 < np.median(off) / np.mean(reference.logits**2) <= QUANTISED
+
+
+@pytest.mark.parametrize("name", ["jamba-dense", "mamba2-dense", "qwen35-dense"])
+def test_texts_that_go_on_from_a_kept_state(name: str, model_file: Callable[[str], Path]) -> None:
+    """Cut back, copied, begun again or after a failed step, a text's logits are the same bits as computed at once."""
+    model = puna.load(model_file(name), backend="cpu", threads=1, n_ctx=512, **CACHES)
+    ids = np.random.default_rng(1).integers(0, model.n_vocab, 150).tolist()
+    whole, cache = model.logits(ids), model.cache
+    first = cache.open()
+    np.testing.assert_array_equal(model.step(first, ids), whole[-1])
+    with (
+        mock.patch.object(model.backend, "run", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model.step(first, [1, 2, 3])
+    second = cache.copy(first)
+    np.testing.assert_array_equal(model.step(first, [1]), model.step(second, [1]))
+    for sequence in (first, cache.open()):
+        kept = cache.truncate(sequence, min(140, len(sequence))) or cache.reuse(sequence, ids).count
+        assert kept == 128
+        np.testing.assert_array_equal(model.step(sequence, ids[kept:]), whole[-1])
+    assert cache.truncate(first, 100) == 0
+    np.testing.assert_array_equal(model.step(first, ids[:100]), whole[99])

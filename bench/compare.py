@@ -14,6 +14,7 @@ import re
 import shutil
 import statistics
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import Engine, LlamaBench, bench_names, llama_worker, puna_worker
+from make_model import MIXES, SHAPES, make_model
 
 from puna.cli.parser import whole
 from puna.errors import PunaError
@@ -192,7 +194,15 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     from puna.backends.cpu.threads import default_threads
 
     parser = argparse.ArgumentParser(description="Puna and other engines side by side")
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="GGUF files")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="GGUF files")
+    parser.add_argument(
+        "--types",
+        type=kinds,
+        default=[],
+        metavar="TYPES",
+        help="also models made here: all, or q4_0,q6_k,...",
+    )
+    parser.add_argument("--shape", choices=SHAPES, default="qwen2-0.6b", help="of the models made here")
     parser.add_argument(
         "--llama-python", type=program, metavar="PYTHON", help="an interpreter that has llama_cpp"
     )
@@ -230,6 +240,14 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
+def kinds(text: str) -> list[str]:
+    """An argparse type: names of make_model.py's types, by commas."""
+    found = list(MIXES) if text == "all" else text.lower().split(",")
+    if unknown := [kind for kind in found if kind not in MIXES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of all, {', '.join(MIXES)}")
+    return found
+
+
 def program(text: str) -> str:
     """An argparse type: where a program is that can be run."""
     found = shutil.which(text)
@@ -240,6 +258,8 @@ def program(text: str) -> str:
 
 def check(args: argparse.Namespace) -> None:
     """Raises OSError, PunaError or ValueError for files that cannot be read or written, and what has no effect."""
+    if not args.models and not args.types:
+        raise ValueError("there is nothing to measure: name a MODEL, or --types")
     for model in args.models:
         GGUFFile.open(model).close()
     benches = [Path(program).resolve() for program in args.llama_bench]
@@ -274,6 +294,11 @@ def main() -> int:
     try:
         for model in args.models:
             take(model, args, found)
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in args.types:
+                made = make_model(Path(folder) / f"{args.shape}-{kind}.gguf", args.shape, kind)
+                take(str(made), args, found)
+                made.unlink()
     finally:  # what was measured is not lost when a later engine fails
         found.show(args.json)
     if args.write:
@@ -307,13 +332,23 @@ class Findings:
 def take(model: str, args: argparse.Namespace, found: Findings) -> None:
     """Measure a model with all engines."""
     with ExitStack() as running:
-        engines = []
-        for engine in engines_for(model, args):
-            running.callback(engine.close)
-            engines.append(engine)
-        found.names = [engine.name for engine in engines]
-        for row in compare(model, engines, args):
-            found.rows.append(row)
+        engines: list[Engine] = []
+        try:
+            for engine in engines_for(model, args):
+                running.callback(engine.close)
+                engines.append(engine)
+        except SystemExit as error:
+            if not engines or not args.types:
+                raise
+            sys.stderr.write(f"note: {error}\n")  # llama.cpp does not have every type
+        found.names = max(found.names, [engine.name for engine in engines], key=len)
+        try:
+            for row in compare(model, engines, args):
+                found.rows.append(row)
+        except SystemExit as error:
+            if not args.types:
+                raise
+            sys.stderr.write(f"note: {error}\n")
     found.about = found.about or machine(engines, args)
 
 

@@ -46,6 +46,7 @@ class Shape:
 SHAPES: Mapping[str, Shape] = {
     "qwen2-tiny": Shape(2, 256, 4, 2, 512, 512),
     "qwen2-0.5b": Shape(24, 896, 14, 2, 4864, 151_936),
+    "qwen2-0.6b": Shape(24, 1024, 16, 4, 4096, 151_936),  # rows that divide into blocks of any type
     "qwen2-1.5b": Shape(28, 1536, 12, 2, 8960, 151_936),
     "qwen2-3b": Shape(36, 2048, 16, 2, 11_008, 151_936),
 }

@@ -1,9 +1,9 @@
 """Slots for the states of sequences, in models that carry one from token to token.
 
-A step reads a sequence's state in one slot and writes the new one into another. So a slot is written once and only read
-after that: sequences share slots as they share pages, copying one costs nothing, and the slot that a step read is still
-there if the step fails. States at borders of pages are kept for as long as no step needs their room, known by the key of
-the page, so that a text with the same beginning, or one that is cut back, can go on from there.
+A step reads a sequence's state in one slot and writes the new one into another. So a slot is written once and only
+read after that: sequences share slots as they share pages, copying one costs nothing, and the slot that a step read is
+still there if the step fails. States at borders of pages are kept for as long as no step needs their room, known by the
+key of the page, so that a text with the same beginning, or one that is cut back, can go on from there.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: Mapping[str, str] = {
     "run": "continue a text, or talk where no text is given",
     "chat": "talk with a model",
+    "embed": "texts as vectors, or their scores by a classifier",
     "bench": "how fast a model runs, and where the time goes",
     "perplexity": "how well a model predicts a text, and how far it is from another model",
     "verify": "whether a backend computes what the reference backend computes",

@@ -134,6 +134,7 @@ def loading(arguments: argparse.Namespace) -> dict[str, Any]:
         "mmap": not arguments.no_mmap,
         "repack": not arguments.no_repack,
         "fit": arguments.fit,
+        "pooling": getattr(arguments, "pooling", None),
     }
 
 

@@ -114,6 +114,10 @@ def part(types: Sequence[Type], attrs: Attrs) -> Type:
     return Type("f32", (*types[0].shape[:-1], size))
 
 
+def summed(types: Sequence[Type], attrs: Attrs) -> Type:
+    return Type("f32", (*types[0].shape[:-1], 1))
+
+
 def cat(types: Sequence[Type], attrs: Attrs) -> Type:
     a, b = types
     need(len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0], f"{a} and {b} do not pair")
@@ -252,6 +256,7 @@ OPS: Mapping[str, Op] = {
     "slice": Op(("x",), ("start", "size"), part, "`size` values of the last dimension, from `start` on"),
     "cat": Op(("a", "b"), (), cat, "a and then b in the last dimension; b may be one head for all of a"),
     "softmax": Op(("x",), (), same, "softmax over the last dimension"),
+    "sum": Op(("x",), (), summed, "sum over the last dimension, which is 1 then"),
     "softcap": Op(("x",), ("cap",), same, "cap * tanh(x / cap)"),
     "hadamard": Op(
         ("x",), (), same, "each run of 2**n values, as long as fit, times H / sqrt(2**n): its own inverse"

@@ -84,8 +84,8 @@ RECURRENT: Mapping[str, Op] = {
         ("q", "k", "v", "decay", "beta"),
         ("state", "tiled?"),
         delta,
-        "gated delta rule: s = exp(decay) * s, s = s + outer(k, beta * (v - k @ s)), then q @ s, for each head of v; head "
-        "h shares q and k with the heads beside it, or where tiled with those h modulo their number is equal for "
+        "gated delta rule: s = exp(decay) * s, s = s + outer(k, beta * (v - k @ s)), then q @ s, for each head of v; "
+        "head h shares q and k with the heads beside it, or where tiled with those h modulo their number is equal for "
         "(Yang et al. 2024, arXiv:2412.06464; with a decay for each value of k, Kimi Team 2025, arXiv:2510.26692)",
     ),
     "previous": Op(("x",), ("state",), previous, "the row before, of the same sequence; zeros for the first"),
@@ -94,13 +94,15 @@ RECURRENT: Mapping[str, Op] = {
         ("state",),
         wkv,
         "gated linear attention: s = exp(decay) * s + outer(k, v), then r @ s, for each head (Yang et al. 2023, "
-        "arXiv:2312.06635); with `first`, r @ (s + outer(first * k, v)) of the s before (Peng et al. 2024, arXiv:2404.05892)",
+        "arXiv:2312.06635); with `first`, r @ (s + outer(first * k, v)) of the s before (Peng et al. 2024, "
+        "arXiv:2404.05892)",
     ),
     "wkv7": Op(
         ("r", "k", "v", "decay", "a", "b"),
         ("state",),
         wkv7,
-        "s = exp(decay) * s + outer(k, v) + outer(b, a @ s), then r @ s, for each head (Peng et al. 2025, arXiv:2503.14456)",
+        "s = exp(decay) * s + outer(k, v) + outer(b, a @ s), then r @ s, for each head (Peng et al. 2025, "
+        "arXiv:2503.14456)",
     ),
 }
 

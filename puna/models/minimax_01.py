@@ -30,9 +30,8 @@ class MiniMax01(Decoder):
         q, k, v = split(qkv, (size, size, size))
         y = make("scan", v, k, q, self.decays(l), state=l.attn_qkv.name)  # [T, heads, size]
         y = norm(flat(y), l.attn_norm_2)
-        return linear(
-            make("act", linear(x, l.attn_gate, n * size), kind="sigmoid") * y, l.attn_output, x.type.shape[1]
-        )
+        gate = make("act", linear(x, l.attn_gate, n * size), kind="sigmoid")
+        return linear(gate * y, l.attn_output, self.config.n_embd)
 
     def decays(self, l: Layer) -> Node:
         """Slopes as those of ALiBi, times 1 in the first layer and next to 0 in the last: [heads, 1]."""

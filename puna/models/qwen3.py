@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from puna.graph import Node
+from puna.graph import Node, make
 from puna.models.blocks import attention
 from puna.models.decoder import Decoder
 from puna.models.weights import Layer
@@ -19,3 +19,7 @@ class Qwen3(Decoder):
 
     def attention(self, x: Node, l: Layer) -> Node:
         return attention(x, l, self.rope(l), qk_norm=True)
+
+    def scores(self, x: Node) -> Node:
+        """Of a reranker: how likely each of its answers is."""
+        return make("softmax", super().scores(x))

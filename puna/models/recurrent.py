@@ -72,8 +72,7 @@ def own_bias(x: Node, p: Parameter) -> Node:
 def short_conv(x: Node, p: Parameter, kernel: int) -> Node:
     """Each channel of x [T, channels] convolved over its last `kernel` values, and the bias where there is one."""
     channels = x.type.shape[1]
-    w = p.weight(channels, 1, kernel) if len(p.shape) > 2 else p.weight(channels, kernel)
-    y = make("conv", x, w, state=p.name)
+    y = make("conv", x, p.weight(channels, kernel), state=p.name)
     bias = p.bias(channels)
     return y + bias if bias else y
 

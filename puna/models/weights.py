@@ -49,8 +49,8 @@ class Weights:
         if info is None:
             self.missing[name] = None
             return make("weight", tensor=name, dtype="F32", shape=tuple(dim or 1 for dim in shape))
-        # Files drop dimensions of 1.
-        is_same = len(info.shape) < len(shape) and without_ones(shape) == without_ones(info.shape)
+        # Files drop dimensions of 1, or have more of them.
+        is_same = len(info.shape) != len(shape) and without_ones(shape) == without_ones(info.shape)
         full = shape if is_same else info.shape
         fits = len(full) == len(shape) and all(
             want in (None, got) for want, got in zip(shape, full, strict=True)

@@ -70,7 +70,8 @@ class KVLayout:
         """The layout that holds `n_ctx` positions, over all sequences, for the layers of a graph.
 
         batch: most tokens of a step.  parallel: sequences that layers with a window, or a state, have room for; a
-        window more is for beginnings that are kept.  share: values that are the beginnings of keys are not stored twice.
+        window more is for beginnings that are kept.
+        share: values that are the beginnings of keys are not stored twice.
         Raises RequestError for a type whose blocks do not divide a head.
         """
         stores = [node for node in graph.nodes if node.op == "kv_store"]

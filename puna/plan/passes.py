@@ -91,6 +91,7 @@ ROW_WISE = frozenset(
         "slice",
         "softcap",
         "softmax",
+        "sum",
         "top",
         "weighted_sum",
     }

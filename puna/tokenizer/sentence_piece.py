@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from puna.tokenizer.tokens import TokenTable
 
-__all__ = ["SentencePiece"]
+__all__ = ["SPACE", "SentencePiece", "message", "model_proto", "number"]
 
 SPACE = "\u2581"
 BPE = 2  # TrainerSpec.ModelType
@@ -50,8 +50,11 @@ class SentencePiece:
         return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
 
 
-def model_proto(vocabulary: TokenTable, scores: NDArray[Any]) -> bytes:
-    """A ModelProto: the pieces, and a trainer and a normalizer spec that change nothing of a text."""
+def model_proto(vocabulary: TokenTable, scores: NDArray[Any], kind: int = BPE, rules: bytes = b"") -> bytes:
+    """A ModelProto: the pieces, a trainer spec, and a normalizer spec, which changes nothing unless it has rules.
+
+    kind: of TrainerSpec.ModelType.  rules: fields of the normalizer spec.
+    """
     kinds, unknown, fallback = piece_kinds(vocabulary)
     pieces = [text.encode("utf-8", "surrogateescape") for text in vocabulary.texts]
     tails: NDArray[Any] = np.empty(len(pieces), TAIL)
@@ -67,9 +70,9 @@ def model_proto(vocabulary: TokenTable, scores: NDArray[Any]) -> bytes:
     body = b"".join(
         [heads[len(p)] + p + tail_bytes[width * i : width * (i + 1)] for i, p in enumerate(pieces)]
     )
-    trainer = number(3, BPE) + number(35, fallback) + number(40, unknown)
+    trainer = number(3, kind) + number(35, fallback) + number(40, unknown)
     trainer += b"".join(number(field, (1 << 64) - 1) for field in (41, 42, 43))  # BOS, EOS and PAD: none
-    normalizer = message(1, b"identity") + b"".join(number(field, 0) for field in (3, 4, 5))
+    normalizer = message(1, b"identity") + b"".join(number(field, 0) for field in (3, 4, 5)) + rules
     return body + message(2, trainer) + message(3, normalizer)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from puna.errors import RequestError, TokenizerError
 from puna.gguf import Metadata
@@ -16,6 +17,8 @@ from puna.tokenizer.pre import PRE, Pre
 from puna.tokenizer.sentence_piece import SentencePiece
 from puna.tokenizer.stream import StreamDecoder
 from puna.tokenizer.tokens import ID_KEYS, PREFIX, Kind, TokenTable
+from puna.tokenizer.unigram import Unigram
+from puna.tokenizer.word_piece import WordPiece
 
 __all__ = ["Tokenizer", "load"]
 
@@ -49,19 +52,25 @@ class Tokenizer:
         metadata: Metadata,
         *,
         add_bos: bool,
+        add_eos: bool = False,
         add_sep: bool = False,
         space_prefix: bool = False,
+        closes: bool = False,
+        strips: bool = False,
         notes: Iterable[str] = (),
     ) -> None:
+        """closes: a text ends with SEP.  strips: a decoded text begins without the space of its first token."""
         self._vocabulary, self._model, self._space_prefix = vocabulary, model, space_prefix
+        self._strips = strips or space_prefix
         self._partition = Partition(vocabulary, *stripping(vocabulary, metadata))
         self.meaning = meaning = vocabulary.meaning
         self.bos, self.eos, self.eot = meaning.get("bos"), meaning.get("eos"), meaning.get("eot")
         self.unk, self.pad = meaning.get("unk"), meaning.get("pad")
         self.end_ids = vocabulary.ends
         self.add_bos = is_added(metadata, "bos", meaning, default=add_bos)
-        self.add_eos = is_added(metadata, "eos", meaning, default=False)
+        self.add_eos = is_added(metadata, "eos", meaning, default=add_eos)
         self.add_sep = metadata.boolean(PREFIX + "add_sep_token", default=add_sep)
+        self._closing = meaning.get("sep") if closes else None
         self.chat_templates = chat_templates(metadata)
         self.chat_template = self.chat_templates.get("default")
         self.notes = (*vocabulary.notes, *notes)
@@ -85,6 +94,8 @@ class Tokenizer:
             else:
                 ids += self._model.encode(" " + part if self._space_prefix and after_special else part)
             after_special = isinstance(part, int)
+        if add_special and self._closing is not None:
+            ids.append(self._closing)
         if add_special and self.add_eos and self.eos is not None:
             ids.append(self.eos)
         return ids
@@ -101,7 +112,7 @@ class Tokenizer:
 
     def decoder(self, skip_special: bool = False, continues: bool = False) -> StreamDecoder:
         """Decodes ids one at a time, as `decode` does all at once."""
-        strip_space = self._space_prefix and not continues
+        strip_space = self._strips and not continues
         return StreamDecoder(self, skip_special=skip_special, strip_space=strip_space)
 
     def piece(self, token: int) -> bytes:
@@ -207,28 +218,65 @@ def find_pre(metadata: Metadata, name: str) -> Pre:
     return PRE[name]
 
 
+def load_word_piece(metadata: Metadata) -> Tokenizer:
+    start = metadata.integer(PREFIX + "cls_token_id", default=101)  # files that have it have no BOS
+    defaults = {"bos": start, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
+    vocabulary = TokenTable.read(metadata, defaults if start >= 0 else {})
+    lost = next((name for name in ("bos", "sep", "unk") if name not in vocabulary.meaning), None)
+    if lost:
+        what = f"a text needs the token that {PREFIX + ID_KEYS[lost][0]!r} names, and it is missing"
+        raise TokenizerError(what, where=metadata.where)
+    lowercase = metadata.boolean(PREFIX + "normalizer.lowercase", default=True)
+    strips = metadata.boolean(PREFIX + "normalizer.strip_accents", default=lowercase)
+    model = WordPiece(vocabulary, lowercase=lowercase, strip_accents=strips)
+    return Tokenizer(vocabulary, model, metadata, add_bos=True, add_sep=True, closes=True, strips=True)
+
+
+def load_unigram(metadata: Metadata) -> Tokenizer:
+    vocabulary = TokenTable.read(metadata, {"eos": 1, "unk": 2, "pad": 0})
+    charsmap = metadata.integers(PREFIX + "precompiled_charsmap", default=None)
+    space_prefix = metadata.boolean(PREFIX + "add_space_prefix", default=False)
+    merges_spaces = metadata.boolean(PREFIX + "remove_extra_whitespaces", default=False)
+    model = Unigram(
+        vocabulary,
+        read_scores(metadata, len(vocabulary)),
+        b"" if charsmap is None else charsmap.astype(np.uint8).tobytes(),
+        space_prefix=space_prefix,
+        merges_spaces=merges_spaces,
+    )
+    return Tokenizer(vocabulary, model, metadata, add_bos=False, add_eos=True, strips=space_prefix)
+
+
 def load_sentence_piece(metadata: Metadata) -> Tokenizer:
+    vocabulary = TokenTable.read(metadata, {"bos": 1, "eos": 2, "unk": 0})
+    scores = read_scores(metadata, len(vocabulary))
+    space_prefix = metadata.boolean(PREFIX + "add_space_prefix", default=True)
+    model = SentencePiece(vocabulary, scores)
+    return Tokenizer(vocabulary, model, metadata, add_bos=True, space_prefix=space_prefix)
+
+
+def read_scores(metadata: Metadata, count: int) -> NDArray[np.float32]:
+    """The score of each token, f32 [count]."""
     key = PREFIX + "scores"
     if key not in metadata:
         raise TokenizerError(f"the scores ({key!r}) are missing", where=metadata.where)
-    vocabulary = TokenTable.read(metadata, {"bos": 1, "eos": 2, "unk": 0})
     with np.errstate(over="ignore"):
         scores = metadata.numbers(key).astype(np.float32)
-    if len(scores) != len(vocabulary):
-        what = f"{key!r} has {len(scores)} entries for {len(vocabulary)} tokens"
+    if len(scores) != count:
+        what = f"{key!r} has {len(scores)} entries for {count} tokens"
         raise TokenizerError(what, where=metadata.where)
     if not np.isfinite(scores).all():
         what = f"{key!r} is {scores[~np.isfinite(scores)][0]} for a token"
         raise TokenizerError(what, where=metadata.where)
-    space_prefix = metadata.boolean(PREFIX + "add_space_prefix", default=True)
-    model = SentencePiece(vocabulary, scores)
-    return Tokenizer(vocabulary, model, metadata, add_bos=True, space_prefix=space_prefix)
+    return scores
 
 
 KINDS: Mapping[str, Callable[[Metadata], Tokenizer]] = {
     "gpt2": load_gpt2,
     "llama": load_sentence_piece,
     "gemma4": load_gemma4,
+    "bert": load_word_piece,
+    "t5": load_unigram,
 }
 
 

@@ -19,11 +19,13 @@ EXACT = (
     "falcon-h1-dense",
     "granitehybrid-dense",
     "jamba-dense",
+    "kimi-k3-moe",
     "kimi-linear-moe",
     "lfm2-dense",
     "lfm2moe-moe",
     "mamba-dense",
     "mamba2-dense",
+    "minimax-01-moe",
     "nemotron_h-dense",
     "nemotron_h_moe-dense",
     "plamo2-dense",
@@ -82,7 +84,7 @@ def test_logits_on_the_cpu(name: str, model_file: Callable[[str], Path]) -> None
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_logits_of_quantised_weights(name: str, model_file: Callable[[str], Path], tmp_path: Path) -> None:
-    """With matrices in Q8_0 most tokens' logits are close; of others the rounding may have tipped a choice of experts."""
+    """With matrices in Q8_0 most tokens' logits are close; of others the rounding may tip a choice of experts."""
     reference, path = Reference(name), quantised(model_file(name), tmp_path / "q8_0.gguf")
     model = puna.load(path, backend="cpu", threads=1, n_ctx=96, **CACHES)
     off = np.mean((model.logits(reference.tokens) - reference.logits) ** 2, axis=-1)

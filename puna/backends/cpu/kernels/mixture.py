@@ -34,6 +34,15 @@ def total(row: Row, at: Ptr, of: Callable[[Value], Value] = lambda x: x) -> Valu
     return sum_lanes(found.now)
 
 
+def summed(row: Row) -> None:
+    width = row.op.inputs[0].shape[-1]
+    for run in row.k.loop(0, row.count):
+        found = row.k.var(row.k.zeros("f32", gcd(width, LANES)))
+        for i, n in row.vectors(width):
+            found.set(found.now + row.input(0).load("f32", n, i + run * (width * 4), 4))
+        row.out.store(sum_lanes(found.now), run * 4, 4)
+
+
 def softmax(row: Row) -> None:
     k = row.k
     for x, out in runs(row):
@@ -183,6 +192,7 @@ MIXTURE: Mapping[str, Callable[[Row], None]] = {
     "pick": pick,
     "share": share,
     "softmax": softmax,
+    "sum": summed,
     "top": top,
     "weighted_sum": weighted_sum,
 }

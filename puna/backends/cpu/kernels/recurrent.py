@@ -126,9 +126,10 @@ def scan(k: Kernel, *, heads: int, size: int, groups: int, state: int, shared: b
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a unit that has some columns of a head's state [key, value], with a matrix-valued state.
+    """One row of a unit that has some columns of a head's state [key, value].
 
-    No other column has a say in what becomes of them. place: of the row and head among all.  column: bytes to the first.
+    No other column has a say in what becomes of them.
+    place: of the row and head among all.  column: bytes to the first.  state: where that column begins.
     """
 
     row: Value

@@ -34,7 +34,6 @@ from puna.measure.report import Subject
 
 __all__ = ["Measure", "Row", "main", "measures", "parsed", "render", "rewrite"]
 
-BLOCK = re.compile(r"(<!-- compare -->\n).*?(<!-- compare end -->)", re.DOTALL)
 OWN = ("Puna", "llama.cpp")  # names of the engines that are no llama-bench
 HELD = 64  # tokens that each of the sequences decoded together holds
 
@@ -182,11 +181,12 @@ def as_json(rows: Sequence[Row], about: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def rewrite(page: str, table: str) -> str:
+def rewrite(page: str, table: str, mark: str = "compare") -> str:
     """The page with the table between its marks. Raises ValueError where it has none."""
-    if not BLOCK.search(page):
-        raise ValueError("there is no <!-- compare --> block")
-    return BLOCK.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", page)
+    block = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- {mark} end -->)", re.DOTALL)
+    if not block.search(page):
+        raise ValueError(f"there is no <!-- {mark} --> block")
+    return block.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", page)
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -18,8 +18,10 @@ from puna.gguf import GGUFFile
 from puna.planning import Prepared, prepare
 from puna.progress import Progress
 from puna.sampling import Sampler
+from puna.saving import Saving
 from puna.settings import Settings
-from puna.steps import Steps, check_gives, check_ids, check_whole
+from puna.shift import shift_for
+from puna.steps import check_gives, check_ids, check_whole
 from puna.tokenizer import Tokenizer, chat
 from puna.vocabulary import Vocabulary, build_tokenizer, load_tokenizer
 
@@ -46,7 +48,7 @@ def load(
 
     n_ctx: positions of the KV cache; None takes the model's own length up to 4096, 0 all of it, or what fits.
     threads: compute threads.  n_batch: most tokens computed in one step; it sizes the compute buffer.
-    parallel: sequences for which layers with a sliding window have room; others share n_ctx positions.
+    parallel: sequences for which layers with a sliding window, or a state, have room; others share n_ctx positions.
     cache_type_k, cache_type_v: types of the KV cache; None takes the backend's own.
     mmap: map the file instead of reading it.  repack: bring weights into the backend's own form; without, it
     reads them from the mapped file, for models larger than memory.  fit: where n_ctx does not fit, take what does.
@@ -77,14 +79,14 @@ def load(
         return Model(file, building, prepared, program)  # sample
 
 
-class Model(Vocabulary, Steps):
+class Model(Vocabulary, Saving):
     """A loaded model. Threads that share it take turns, a step at a time."""
 
     def __init__(
         self, file: GGUFFile, building: Future[Tokenizer], prepared: Prepared, program: object
     ) -> None:
         Vocabulary.__init__(self, file, building)
-        Steps.__init__(self, prepared, program)
+        Saving.__init__(self, prepared, program)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -138,29 +140,32 @@ class Model(Vocabulary, Steps):
         *,
         stop: str | Sequence[str] = (),
         sequence: CacheSequence | None = None,
+        context_shift: bool = False,
+        keep: int = 0,
         **sampling: Any,
     ) -> Generation:
         """Generate after a prompt: an iterator of pieces of text, with `finish_reason` and `timings`.
 
-        n_predict: most tokens; -1 for no limit but the context.  stop: a text, or texts, that end it.
+        n_predict: most tokens; -1 for no limit, -2 for as many as fit.  stop: a text, or texts, that end it.
         sequence: from `cache.open()`; what it holds of the prompt is not computed again, and it stays open.
+        context_shift: where the context is full, drop tokens and compute the rest anew: those after the first `keep`
+        (-1 for the whole prompt) and a beginning mark, the older half. Without, the text ends there.
         sampling: the fields of SamplingParams (temp, top_k, seed, ...).
         """
         check_gives(self.config, "text")
-        ids = (
-            self.tokenize(prompt) if isinstance(prompt, str) else check_ids(prompt, self.n_vocab, self.n_ctx)
-        )
+        most = len(prompt) if context_shift else self.n_ctx
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else check_ids(prompt, self.n_vocab, most)
         if not ids:
             raise RequestError("the prompt is empty and the model adds no token to it", fix="give a prompt")
-        room = self.cache.room(sequence)
-        if len(ids) > room:
+        room, shift = self.cache.room(sequence), shift_for(context_shift, keep, ids, self.tokenizer.bos)
+        if len(ids) > room and shift is None:
             left = "" if room == self.n_ctx else f"has room for {room} of "
             what = f"the prompt has {len(ids)} tokens, the context {left}{self.n_ctx}"
             raise RequestError(what, fix="raise n_ctx (-c)")
         ends, breakers, scans = self.tokenizer.end_ids, self.breakers, self.backend.scans()
         how = sampling_params(sampling)
         sampler = Sampler(how, self.n_vocab, end_ids=ends, breakers=breakers, scans=scans)
-        writer = Writer(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence)
+        writer = Writer(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence, shift)
         return Generation(writer)
 
     def generate(self, prompt: str | Sequence[int], n_predict: int = 32, **options: Any) -> str:

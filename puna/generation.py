@@ -16,6 +16,7 @@ from puna.cache import KVCache
 from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
 from puna.sampling import Sampler, SamplingParams, StopMatcher
+from puna.shift import Shift
 from puna.tokenizer import Tokenizer
 
 __all__ = ["Generation", "Timings", "Writer", "sampling_params"]
@@ -25,7 +26,7 @@ __all__ = ["Generation", "Timings", "Writer", "sampling_params"]
 class Timings:
     """Counts and seconds. `cached` tokens of the prompt were in the cache already and cost nothing.
 
-    uncached: why no more of them were.
+    uncached: why no more of them were.  shifts: how often the context was full; `dropped` tokens had to go.
     """
 
     prompt_tokens: int = 0
@@ -34,6 +35,8 @@ class Timings:
     tokens: int = 0
     seconds: float = 0.0
     uncached: str = ""
+    shifts: int = 0
+    dropped: int = 0
 
     @property
     def prompt_rate(self) -> float:
@@ -57,7 +60,10 @@ def sampling_params(options: Mapping[str, Any]) -> SamplingParams:
 
 
 class Writer:
-    """The loop that generates, and what it has so far. `run` is called once."""
+    """The loop that generates, and what it has so far. `run` is called once.
+
+    prompted: called when the prompt is in the cache, before the first token comes.
+    """
 
     def __init__(
         self,
@@ -69,18 +75,24 @@ class Writer:
         n_predict: int,
         stop: str | Sequence[str],
         sequence: CacheSequence | None,
+        shift: Shift | None = None,
     ) -> None:
         self.step, self.cache, self.tokenizer = step, cache, tokenizer
-        if not isinstance(n_predict, int) or n_predict < -1:
+        if not isinstance(n_predict, int) or n_predict < -2:
             raise RequestError(
-                f"{n_predict!r} is no number of tokens", where="n_predict (-n)", fix="use -1 or more"
+                f"{n_predict!r} is no number of tokens", where="n_predict (-n)", fix="use -2 or more"
             )
         self.prompt, self.sampler, self.n_predict = list(prompt), sampler, n_predict
+        self.shift = None if n_predict == -2 else shift
         self.stops = StopMatcher([stop] if isinstance(stop, str) else stop)
         self.given = sequence
         self.ids: list[int] = []
         self.finish_reason: str | None = None
-        self.timings = Timings(prompt_tokens=len(self.prompt))
+        self.prompted: Callable[[], object] = lambda: None
+        self.timings = Timings()
+        if shift and (times := shift.times(self.prompt, room := cache.room(sequence))):
+            self.prompt = self.dropped(shift, self.prompt, times * shift.half(room), times)
+        self.timings.prompt_tokens = len(self.prompt)
 
     def run(self) -> Generator[str, None, None]:
         """The loop: prompt, then sample, show, and compute the next."""
@@ -90,10 +102,11 @@ class Writer:
         try:
             logits = self.feed_prompt(sequence)
             self.timings.prompt_seconds = time.perf_counter() - started
+            self.prompted()
             started = time.perf_counter()
             while not self.is_over(sequence):
                 if self.ids:
-                    logits = self.step(sequence, self.ids[-1:])
+                    logits = self.go_on(sequence)
                 token = self.sampler.sample(logits)
                 self.sampler.accept(token)
                 self.ids.append(token)
@@ -111,24 +124,48 @@ class Writer:
                 self.cache.close(sequence)
 
     def feed_prompt(self, sequence: CacheSequence) -> NDArray[np.float32]:
-        """Compute what the cache does not hold yet, the last token at least: the logits after it."""
-        held = min(sequence.common_prefix(self.prompt), len(self.prompt) - 1)
-        held = self.cache.truncate(sequence, held)
-        if not held:
-            reuse = self.cache.reuse(sequence, self.prompt)
-            held, self.timings.uncached = reuse.count, reuse.reason
-        self.timings.cached = held
+        """The prompt, and what of it the cache had."""
+        self.timings.cached, self.timings.uncached = self.cut(sequence, self.prompt)
         self.sampler.accept(*self.prompt)
-        return self.step(sequence, self.prompt[held:])
+        return self.step(sequence, self.prompt[self.timings.cached :])
+
+    def cut(self, sequence: CacheSequence, text: Sequence[int]) -> tuple[int, str]:
+        """Leave a sequence what the cache holds of a text, but for its last token; how much, and why not more."""
+        held = self.cache.truncate(sequence, min(sequence.common_prefix(text), len(text) - 1))
+        if held:
+            return held, ""
+        reuse = self.cache.reuse(sequence, text)
+        return reuse.count, reuse.reason
+
+    def go_on(self, sequence: CacheSequence) -> NDArray[np.float32]:
+        """Compute the last token, and where the context is full, first all that moves to another place."""
+        if self.shift is None or not self.is_full(sequence):
+            return self.step(sequence, self.ids[-1:])
+        text = [*sequence.tokens, self.ids[-1]]
+        text = self.dropped(self.shift, text, self.shift.half(len(sequence)))
+        held, _ = self.cut(sequence, text)
+        return self.step(sequence, text[held:])
+
+    def dropped(self, shift: Shift, text: Sequence[int], count: int, times: int = 1) -> list[int]:
+        """A text that the context was too short for, without `count` of its tokens."""
+        self.timings.shifts += times
+        self.timings.dropped += count
+        return shift.drop(text, count)
+
+    def is_full(self, sequence: CacheSequence) -> bool:
+        return len(sequence) >= self.cache.room(sequence)
 
     def is_over(self, sequence: CacheSequence) -> bool:
         """Whether it has stopped, or n_predict tokens are out, or the context has no room for the last one."""
         spent = 0 <= self.n_predict <= len(self.ids)
-        if self.finish_reason is None and (
-            spent or (self.ids and len(sequence) >= self.cache.room(sequence))
-        ):
+        if self.finish_reason is None and (spent or (self.ids and self.is_stuck(sequence))):
             self.finish_reason = "length"
         return self.finish_reason is not None
+
+    def is_stuck(self, sequence: CacheSequence) -> bool:
+        """Whether there is no room, and none can be made."""
+        can_shift = self.shift is not None and self.shift.half(len(sequence)) > 0
+        return self.is_full(sequence) and not (can_shift and self.cache.states.can_step(sequence.states))
 
     def show(self, piece: str) -> Iterator[str]:
         text, stopped = self.stops.push(piece)

@@ -54,7 +54,8 @@ class Vocabulary:
         """
         t, given = self.tokenizer, [int(i) for i in ids]
         start = 1 if t.add_bos and given[:1] == [t.bos] else 0
-        stop = len(given) - (1 if t.add_eos and given[start:][-1:] == [t.eos] else 0)
+        ends = [[t.eos]] * t.add_eos + [[t.closing]]
+        stop = len(given) - (1 if given[start:][-1:] in ends else 0)
         return t.decode(given[start:stop])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from puna.plan import Batch, KVLayout, Plan
 from puna.progress import Progress
 from puna.scans import Scans
 
-__all__ = ["Backend", "Description", "copy_pages", "free_memory"]
+__all__ = ["Backend", "Description", "Memory", "copy_pages", "free_memory"]
 
 Weights = TypeVar("Weights")
 Program = TypeVar("Program")
@@ -59,6 +59,18 @@ class Description:
         return asked.upper()
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a program keeps from step to step, in the form that its kernels want.
+
+    pages: layer -> its keys and its values, arrays whose bytes are pages, one after another.
+    states: state -> an array whose bytes are slots.
+    """
+
+    pages: Mapping[int, tuple[NDArray[Any], ...]]
+    states: Mapping[str, NDArray[Any]]
+
+
 class Backend(ABC, Generic[Weights, Program]):
     """A backend is a folder beside this file with `create(threads, repack) -> Backend`.
 
@@ -91,6 +103,10 @@ class Backend(ABC, Generic[Weights, Program]):
     @abstractmethod
     def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
         """Run one step, writing float32 [R, vocabulary] into `logits`."""
+
+    @abstractmethod
+    def memory(self, program: Program) -> Memory:
+        """The KV cache and the states, for saving sequences and bringing them back; no step runs meanwhile."""
 
     def scans(self) -> Scans:
         """What samplers pass over a vocabulary's logits with; they lie in main memory."""

@@ -112,6 +112,7 @@ class KVCache:
             )
             count = next(n for n in range(found, -1, -1) if self.reaches(keys, n))
             self.adopt(sequence, keys[:count])
+            sequence.states.fork = found * self.layout.page if count < found else 0
             sequence.tokens = list(tokens[: count * self.layout.page])
             return Reuse(len(sequence), self.reason(tokens, keys, found, count))
 
@@ -277,7 +278,7 @@ class KVCache:
                 while len(pages) < self.pages_for(len(sequence)):
                     pages.append(pool.take())
             tables = tuple(np.array(pages, np.int32) for pages in sequence.pages)
-            spare = self.states.pool.room > left
+            spare = max(0, self.states.pool.room - left)
             segments = self.states.advance(sequence.states, len(tokens), past, len(new), spare)
             left -= len(new) > 0
             spans.append(Span(len(tokens), len(new), past, tables, segments))

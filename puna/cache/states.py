@@ -9,7 +9,7 @@ key of the page, so that a text with the same beginning, or one that is cut back
 from __future__ import annotations
 
 from collections.abc import Sequence as Keys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from puna.cache.pages import Pool
 from puna.plan import KVLayout, Segment
@@ -23,12 +23,14 @@ EMPTY = 0  # the slot of all zeros, from which every text begins
 class Held:
     """What a sequence holds. now: slot of its state.  before: that before its last step, until the next begins.
 
-    border: of the page border that the last step passed, with its length, where that has a slot.
+    borders: of page borders that the last step passed, length and slot.
+    fork: up to where pages of the same text are known, but no state: others may want to go on from there.
     """
 
     now: int = EMPTY
     before: int | None = None
-    border: tuple[int, int] | None = None
+    borders: list[tuple[int, int]] = field(default_factory=list)
+    fork: int = 0
 
 
 class States:
@@ -48,11 +50,10 @@ class States:
         """The last step is computed, and has come to `length`. keys: of the pages up to there."""
         if held.before is not None:
             self.pool.release(held.before)
-        if held.border is not None:
-            at, slot = held.border
+        for at, slot in held.borders:
             self.pool.learn(slot, keys[at // self.page - 1])
             self.pool.release(slot)
-        held.before = held.border = None
+        held.before, held.borders = None, []
         if length and length % self.page == 0 and held.now != EMPTY:
             self.pool.learn(held.now, keys[length // self.page - 1])
 
@@ -61,9 +62,9 @@ class States:
         if held.before is None:
             return
         self.pool.release(held.now)
-        if held.border is not None:
-            self.pool.release(held.border[1])
-        held.now, held.before, held.border = held.before, None, None
+        for _, slot in held.borders:
+            self.pool.release(slot)
+        held.now, held.before, held.borders = held.before, None, []
 
     def find(self, keys: Keys[bytes], pages: int) -> int | None:
         """The slot of the state after so many pages of a text, where one is known."""
@@ -80,19 +81,20 @@ class States:
         frees = held is not None and held.before is not None and not self.pool.is_shared(held.before)
         return not self.used or bool(self.pool.room) or frees
 
-    def advance(self, held: Held, start: int, past: int, count: int, spare: bool) -> tuple[Segment, ...]:
+    def advance(self, held: Held, start: int, past: int, count: int, spare: int) -> tuple[Segment, ...]:
         """Slots for a step of `count` rows from row `start` of the batch on, to a settled sequence of `past` tokens.
 
-        spare: there may be one for the last page border before its end, too.
+        spare: how many there may be for page borders before its end: where texts fork, and the last one.
         """
         if not self.used or not count:
             return ()
-        held.before, rows = held.now, count
-        border = (past + count) // self.page * self.page
-        segments: tuple[Segment, ...] = ()
-        if spare and past < border < past + count:
-            held.now, rows = self.pool.take(), past + count - border
-            held.border = border, held.now
-            segments = (Segment(start, border - past, held.before, held.now),)
-        source, held.now = held.now, self.pool.take()
-        return (*segments, Segment(start + count - rows, rows, source, held.now))
+        end = past + count
+        borders = [at for at in (held.fork, end // self.page * self.page) if past < at < end]
+        segments, held.before, row = list[Segment](), held.now, start
+        for at in [*sorted(set(borders[:spare])), end]:
+            slot = self.pool.take()
+            segments.append(Segment(row, start + at - past - row, held.now, slot))
+            held.now, row = slot, start + at - past
+            if at < end:
+                held.borders.append((at, slot))
+        return tuple(segments)

@@ -40,6 +40,7 @@ def run(prog: str, argv: Sequence[str]) -> int:
     """Run the command. Raises PunaError."""
     arguments = build(prog).parse(argv)
     sampling = options.sampling_of(arguments)
+    options.shift_of(arguments)
     options.check_model(arguments)
     check_template(arguments)
     text = options.prompt_of(arguments)
@@ -72,6 +73,7 @@ def talk(arguments: argparse.Namespace, model: Model, text: str | None, sampling
         predict=arguments.predict,
         stop=options.stops_of(arguments),
         sampling=sampling,
+        shift=options.shift_of(arguments),
     )
     # A template that fails, or takes no system prompt, is said before anyone types.
     conversation.ids([*conversation.messages, {"role": "user", "content": "?"}])

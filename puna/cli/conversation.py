@@ -23,6 +23,7 @@ class Conversation:
     """Asks and remembers. What the cache holds of earlier turns is not computed again.
 
     template: a chat template in place of the model's own.  sampling: fields of SamplingParams.
+    shift: `context_shift` and `keep` of `Model.stream`; to keep -1 is to keep what comes before the first message.
     last: the latest generation.  totals: what all of them cost.
     """
 
@@ -35,9 +36,10 @@ class Conversation:
         predict: int = -1,
         stop: Sequence[str] = (),
         sampling: Mapping[str, Any] | None = None,
+        shift: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.template, self.predict, self.stop = model, template, predict, stop
-        self.sampling = dict(sampling or {})
+        self.sampling, self.shift = dict(sampling or {}), dict(shift or {})
         self.messages: list[dict[str, str]] = []
         self.sequence = model.cache.open()
         self.now = datetime.now()  # the same in all turns: a template that shows it must not change the text
@@ -56,12 +58,11 @@ class Conversation:
         """
         asked = [*self.messages, {"role": "user", "content": text}]
         ids = self.ids(asked)
-        if len(ids) > self.model.n_ctx:
+        if len(ids) > self.model.n_ctx and not self.shift.get("context_shift"):
             what = f"the conversation has {counted(len(ids))}, the context {self.model.n_ctx}"
             raise RequestError(what, fix="start over with /clear, or raise -c")
-        generation = self.model.stream(
-            ids, self.predict, stop=self.stop, sequence=self.sequence, **self.next_sampling()
-        )
+        how = {**self.next_sampling(), **self.next_shift()}
+        generation = self.model.stream(ids, self.predict, stop=self.stop, sequence=self.sequence, **how)
         self.last = generation
         reply: list[str] = []
         try:
@@ -77,6 +78,15 @@ class Conversation:
         """A fixed seed counts up with each reply, so that asking again can give another one."""
         seed = self.sampling.get("seed", -1)
         return self.sampling if seed < 0 else {**self.sampling, "seed": (seed + self.totals.runs) % 2**64}
+
+    def next_shift(self) -> dict[str, Any]:
+        """What is dropped from a long conversation, so far as it is now."""
+        if self.shift.get("keep") != -1:
+            return self.shift
+        system = [message for message in self.messages if message["role"] == "system"]
+        one, other = (self.ids([*system, {"role": "user", "content": text}]) for text in "?!")
+        same = next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
+        return {**self.shift, "keep": max(0, same - (one[:1] == [self.model.tokenizer.bos]))}
 
     def ask_again(self) -> Generator[str, None, None]:
         """Another reply to the last message. Raises RequestError where there is none yet."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "paired", "run"]
 
-POOLINGS = ("none", "mean", "cls", "last", "rank")
+POOLINGS = ("auto", "none", "mean", "cls", "last", "rank")
 FORMATS = ("array", "json", "json+", "raw")
 TOKENS = 2048
 SHOWN, ENDS = 16, 3  # values that are shown of a text's vector, and at each end of a token's
@@ -41,7 +41,7 @@ def build(prog: str) -> Parser:
         default="auto",
         metavar="{" + ",".join(POOLINGS) + "}",
         help="what is made of a text's tokens: a vector each, their mean, the first, the last, or scores (default: "
-        "the model's own, or none)",
+        "auto, the model's own, or none)",
     )
     group.add_argument(
         "--embd-normalize",
@@ -54,7 +54,6 @@ def build(prog: str) -> Parser:
     group.add_argument(
         "--embd-output-format",
         type=one_of(*FORMATS),
-        default="",
         metavar="{" + ",".join(FORMATS) + "}",
         help="array is [[...], ...], json OpenAI's form, json+ that with cosine similarities, raw a vector a line "
         "(default: for people)",
@@ -107,7 +106,7 @@ def run(prog: str, argv: Sequence[str]) -> int:
 
 
 def paired(tokenizer: Tokenizer, parts: Sequence[str]) -> str:
-    """A query and a document as a classifier was trained on them: by the model's template, or with its marks between."""
+    """A query and a document as a classifier knows them: in the model's template, or with its marks between."""
     template = tokenizer.chat_templates.get("rerank")
     if template and len(parts) > 1:
         return template.replace("{query}", parts[0]).replace("{document}", parts[1])

@@ -31,6 +31,7 @@ __all__ = [
     "open_file",
     "prompt_of",
     "sampling_of",
+    "shift_of",
     "stops_of",
 ]
 
@@ -134,7 +135,7 @@ def loading(arguments: argparse.Namespace) -> dict[str, Any]:
         "mmap": not arguments.no_mmap,
         "repack": not arguments.no_repack,
         "fit": arguments.fit,
-        "pooling": getattr(arguments, "pooling", None),
+        **({"pooling": arguments.pooling} if "pooling" in arguments else {}),
     }
 
 
@@ -182,10 +183,22 @@ def add_generation(parser: Parser) -> None:
         "--predict",
         "--n-predict",
         dest="predict",
-        type=limit,
+        type=whole(-2),
         default=-1,
         metavar="N",
-        help="most tokens to generate; -1 or -2 for as many as the context holds (default -1)",
+        help="most tokens to generate; -1 for no limit, -2 for as many as the context holds (default -1)",
+    )
+    group.add_argument(
+        "--context-shift",
+        action="store_true",
+        help="when the context is full, drop the older half of it and go on; without, the text ends there",
+    )
+    group.add_argument(
+        "--keep",
+        type=whole(-1),
+        default=0,
+        metavar="N",
+        help="tokens of the prompt that --context-shift leaves, beside a beginning mark; -1 for all (default 0)",
     )
     group.add_argument(
         "-r",
@@ -209,11 +222,6 @@ def add_generation(parser: Parser) -> None:
         metavar="[on|off|auto]",
         help="set off the prompt by colour; auto where the output is a terminal (default off)",
     )
-
-
-def limit(text: str) -> int:
-    """Tokens to generate, -1 for no limit: llama.cpp's -2, until the context is full, is the same here."""
-    return max(whole(-2)(text), -1)
 
 
 def add_chat(parser: Parser) -> argparse._ArgumentGroup:
@@ -288,6 +296,13 @@ def sampling_of(arguments: argparse.Namespace) -> dict[str, Any]:
             given[entry.name] = entry.metadata["parse"](escaped(arguments, texts))
     SamplingParams(**given)
     return given
+
+
+def shift_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `Model.stream` is to do when the context is full. Raises RequestError for --keep alone."""
+    if arguments.keep and not arguments.context_shift:
+        raise RequestError("nothing is dropped, so all is kept", where="--keep", fix="give --context-shift")
+    return {"context_shift": arguments.context_shift, "keep": arguments.keep}
 
 
 def stops_of(arguments: argparse.Namespace) -> list[str]:

@@ -92,7 +92,10 @@ def summary(name: str, model: Model, totals: Totals) -> None:
 
 
 def ended(generation: Generation) -> None:
-    """Says so when a limit, not the model, ended the text."""
+    """Says so when tokens were dropped, and when a limit, not the model, ended the text."""
+    if times := generation.timings.shifts:
+        gone, often = counted(generation.timings.dropped), counted(times, "time")
+        say(f"the context of {generation.writer.cache.n_ctx} was full {often}: {gone} of the text dropped")
     if generation.finish_reason != "length":
         return
     if 0 <= generation.writer.n_predict <= len(generation.ids):

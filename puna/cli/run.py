@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from puna.cli import chat, options, report
+from puna.cli import chat, options, prompt_cache, report
 from puna.cli.parser import Parser
 from puna.cli.screen import Screen
 from puna.cli.status import INTERRUPTED
@@ -35,6 +35,7 @@ def build(prog: str) -> Parser:
     options.add_name(parser)
     options.add_prompt(parser)
     options.add_generation(parser)
+    prompt_cache.add_options(parser)
     options.add_model(parser)
     options.add_sampling(parser)
     group = options.add_chat(parser)
@@ -63,6 +64,8 @@ def run(prog: str, argv: Sequence[str]) -> int:
     """Run the command. Raises PunaError."""
     arguments = build(prog).parse(argv)
     sampling = options.sampling_of(arguments)
+    options.shift_of(arguments)
+    prompt_cache.check(arguments, conversation_asked(arguments))
     if arguments.dump_graph:
         return dump_graph(arguments)
     options.check_model(arguments)
@@ -100,19 +103,26 @@ def conversation_asked(arguments: argparse.Namespace) -> bool | None:
 def talks(arguments: argparse.Namespace, text: str | None, model: Model) -> bool:
     """Whether this is a conversation: asked for, or no text and a chat template."""
     asked = conversation_asked(arguments)
+    if asked is None and arguments.prompt_cache is not None:
+        return False  # without a text, what the file has is continued
     return (text is None and model.tokenizer.chat_template is not None) if asked is None else asked
 
 
 def complete(arguments: argparse.Namespace, model: Model, text: str, sampling: dict[str, Any]) -> int:
     """The text and its continuation on standard output, all else on standard error."""
     name = options.model_name(arguments)
-    generation = model.stream(text, arguments.predict, stop=options.stops_of(arguments), **sampling)
+    cache = prompt_cache.PromptCache(arguments, model)
+    held = cache.sequence.tokens
+    prompt = list(held) if held and not text else text
+    how = {**sampling, **options.shift_of(arguments), "sequence": cache.sequence}
+    generation = model.stream(prompt, arguments.predict, stop=options.stops_of(arguments), **how)
+    cache.begin(generation)
     report.opening(name, model)
     if arguments.verbose_prompt:
         report.tokens(model, generation.writer.prompt)
     screen = Screen(arguments.color)
     if not arguments.no_display_prompt:
-        screen.prompt(text)
+        screen.prompt(text or model.detokenize(held))
     status = 0
     try:
         for piece in generation:
@@ -124,6 +134,7 @@ def complete(arguments: argparse.Namespace, model: Model, text: str, sampling: d
     totals = report.Totals()
     totals.add(generation.timings)
     report.summary(name, model, totals)
+    cache.end(generation)
     report.ended(generation)
     return status
 

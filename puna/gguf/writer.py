@@ -33,7 +33,7 @@ from puna.gguf.tensors import shape_fault, tensor_bytes
 from puna.gguf.values import MAX_NAME, NUMBERS, Value, ValueType
 from puna.quants import QuantType, byteswapped
 
-__all__ = ["header_bytes", "write"]
+__all__ = ["header_bytes", "replacing", "write"]
 
 Raw = NDArray[np.uint8]
 Data = Raw | Callable[[], Raw | Iterator[Raw]]

@@ -26,6 +26,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "relu": "max(x, 0)",
     "relu2": "max(x, 0)**2 (So et al. 2021, arXiv:2109.08668)",
     "sigmoid": "1 / (1 + exp(-x))",
+    "signed_root": "sign(x) * sqrt(max(|x|, 1e-6))",
     "silu": "x * sigmoid(x)",
     "softplus": "log(1 + exp(x))",
     "sqrt_softplus": "sqrt(log(1 + exp(x)))",
@@ -112,6 +113,13 @@ def part(types: Sequence[Type], attrs: Attrs) -> Type:
     start, size = cast(int, attrs["start"]), cast(int, attrs["size"])
     need(0 <= start <= start + size <= cast(int, types[0].shape[-1]), f"no part {attrs} of {types[0]}")
     return Type("f32", (*types[0].shape[:-1], size))
+
+
+def square(types: Sequence[Type], attrs: Attrs) -> Type:
+    need(
+        len(types[0].shape) == 3 and types[0].shape[1] == types[0].shape[2], f"wants squares, got {types[0]}"
+    )
+    return same(types, attrs)
 
 
 def summed(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -271,6 +279,13 @@ OPS: Mapping[str, Op] = {
     "top": Op(("x",), ("k",), top, "indices of the k largest of the last dimension, largest first"),
     "group_of": Op(("ids",), ("size",), group_of, "ids // size"),
     "pick": Op(("x", "ids"), (), pick, "x[t, ids[t, e]]"),
+    "sinkhorn": Op(
+        ("x",),
+        ("rounds", "eps"),
+        square,
+        "w[t, j, i] from scores x[t, i, j]: softmax over j, plus eps, then divided by the sums over i, and in each "
+        "further round over j and over i, plus eps (Xie et al. 2025, arXiv:2512.24880)",
+    ),
     "weighted_sum": Op(
         ("x", "w?"),
         (),

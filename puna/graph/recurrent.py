@@ -23,6 +23,14 @@ def conv(types: Sequence[Type], attrs: Attrs) -> Type:
     return Type("f32", x.shape)
 
 
+def ngrams(types: Sequence[Type], attrs: Attrs) -> Type:
+    sizes, starts = (cast("tuple[int, ...]", attrs[name]) for name in ("sizes", "starts"))
+    factors = cast("tuple[int, ...]", attrs["factors"])
+    need(types[0].dtype == "i32" and len(factors) > 1, f"wants ids and factors, got {types[0]}, {factors}")
+    need(len(sizes) == len(starts) and len(sizes) % (len(factors) - 1) == 0, f"{sizes} do not fit {factors}")
+    return Type("i32", ("T", len(sizes)))
+
+
 def scan(types: Sequence[Type], attrs: Attrs) -> Type:
     x, b, c, a = types[:4]
     need(len(x.shape) == len(b.shape) == 3 and b == c, f"wants [T, heads, size], got {x}, {b}, {c}")
@@ -68,9 +76,10 @@ def wkv7(types: Sequence[Type], attrs: Attrs) -> Type:
 RECURRENT: Mapping[str, Op] = {
     "conv": Op(
         ("x", "w"),
-        ("state",),
+        ("state", "apart?"),
         conv,
-        "each channel convolved with its own weights [channels, n]: sum over j of w[c, j] * x[t - n + 1 + j, c]",
+        "each channel convolved with its own weights [channels, n]: sum over j of "
+        "w[c, j] * x[t - apart * (n - 1 - j), c]",
     ),
     "scan": Op(
         ("x", "b", "c", "a", "dt?"),
@@ -87,6 +96,13 @@ RECURRENT: Mapping[str, Op] = {
         "gated delta rule: s = exp(decay) * s, s = s + outer(k, beta * (v - k @ s)), then q @ s, for each head of v; "
         "head h shares q and k with the heads beside it, or where tiled with those h modulo their number is equal for "
         "(Yang et al. 2024, arXiv:2412.06464; with a decay for each value of k, Kimi Team 2025, arXiv:2510.26692)",
+    ),
+    "ngrams": Op(
+        ("ids",),
+        ("state", "end", "factors", "sizes", "starts"),
+        ngrams,
+        "rows of a table for the last 2, 3, ... ids: their products with the factors, combined by exclusive or, modulo "
+        "a size, from a start on; equally many for each n; ids up to the last `end` before this one count as that",
     ),
     "previous": Op(("x",), ("state",), previous, "the row before, of the same sequence; zeros for the first"),
     "wkv": Op(
@@ -113,7 +129,9 @@ def sizes(node: Node) -> tuple[int, ...]:
 
 
 SHAPES: Mapping[str, Callable[[Node], tuple[int, ...]]] = {
-    "conv": lambda n: (sizes(n.inputs[1])[-1] - 1, *sizes(n)),  # the last inputs of each channel
+    # The last inputs of each channel.
+    "conv": lambda n: ((sizes(n.inputs[1])[-1] - 1) * cast(int, n.attrs.get("apart", 1)), *sizes(n)),
+    "ngrams": lambda n: (len(cast("tuple[int, ...]", n.attrs["factors"])) - 1, 1),  # ids + 1, 0 for none
     "scan": lambda n: (*sizes(n), sizes(n.inputs[1])[1]),  # [heads, size of x, size of b]
     # [heads, size of k, size of v]
     **dict.fromkeys(("delta", "wkv", "wkv7"), lambda n: (sizes(n)[0], sizes(n.inputs[1])[1], sizes(n)[1])),

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import cast
 
-from puna.graph import Node
+from puna.graph import Node, state_shape
+from puna.graph.recurrent import RECURRENT
 from puna.plan import Plan, Record
 from puna.plan.plan import BYTES
 from puna.quants import by_name
@@ -121,6 +122,13 @@ def kv_store(step: Step, node: Node) -> Cost:
     return Cost(values=step.tokens * sum(step.plan.kv.row_bytes(cast(int, node.attrs["layer"]))))
 
 
+def recurrent(step: Step, node: Node) -> Cost:
+    """The state of each sequence is read and written; a multiply-add or two a value for each row."""
+    size = prod(state_shape(node))
+    walked = 0 if node.op in {"conv", "previous"} else 4 * size * step.tokens
+    return other(step, node) + Cost(kv=2 * 4 * size * len(step.spans), attention=walked)
+
+
 def other(step: Step, node: Node) -> Cost:
     """Small weights: norms, biases."""
     return Cost(weights=sum(weight_bytes(n) for n in node.inputs if n.op == "weight"))
@@ -133,6 +141,7 @@ COSTS: Mapping[str, Callable[[Step, Node], Cost]] = {
     "embed": embed,
     "attend": attend,
     "kv_store": kv_store,
+    **dict.fromkeys(RECURRENT, recurrent),
 }
 
 

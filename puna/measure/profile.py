@@ -91,7 +91,7 @@ def profile_step(model: Model, tokens: int, depth: int = 0) -> Profile:
     """
     refuse_other_backends(model.about.name)
     program, sequence = cast("Program", model.program), model.cache.open()
-    logits, ids = np.empty((1, model.n_vocab), np.float32), [i % model.n_vocab for i in range(depth + tokens)]
+    logits, ids = np.empty((1, model.width), np.float32), [i % model.n_vocab for i in range(depth + tokens)]
     try:
         for start in range(0, depth, model.plan.tokens):
             model.run(sequence, ids[start : min(depth, start + model.plan.tokens)], [], logits[:0])

@@ -130,7 +130,7 @@ def once(model: Model, sequence: Sequence, case: Case, random: np.random.Generat
     while len(sequence) < case.depth:
         feed(model, sequence, draw(random, model, min(model.plan.tokens, case.depth - len(sequence))))
     ids = draw(random, model, case.tokens)
-    row: NDArray[np.float32] = np.empty((1, model.n_vocab), np.float32)
+    row: NDArray[np.float32] = np.empty((1, model.width), np.float32)
     begin = time.perf_counter_ns()
     for start in range(0, case.prompt, model.plan.tokens):
         end = min(start + model.plan.tokens, case.prompt)
@@ -144,7 +144,7 @@ def once(model: Model, sequence: Sequence, case: Case, random: np.random.Generat
 
 
 def feed(model: Model, sequence: Sequence, ids: Tokens[int]) -> None:
-    model.run(sequence, ids, [], np.empty((0, model.n_vocab), np.float32))
+    model.run(sequence, ids, [], np.empty((0, model.width), np.float32))
 
 
 def draw(random: np.random.Generator, model: Model, count: int) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError, RequestError
+from puna.steps import check_gives
 
 if TYPE_CHECKING:
     from puna.engine import Model
@@ -83,6 +84,7 @@ def cut(
     check_sizes(n_ctx, stride)
     if chunks == 0:
         raise RequestError("no window is asked for", where="--chunks", fix="use -1 for all of them")
+    check_gives(model.config, "logits")
     text = np.asarray(ids, np.int32)
     length = n_ctx + stride // 2
     if len(text) < length + bool(stride):

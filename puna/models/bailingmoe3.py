@@ -26,5 +26,5 @@ class BailingMoE3(Decoder):
             gate = make("act", projected(x, l.attn_gate, n), kind="sigmoid")
             return latent_attention(x, l, latent_sizes(self.config), self.rope(l), gate=heads(gate, n, 1))
         decay = heads(own_bias(projected(x, l.ssm_f_a, n * size), l.ssm_dt), n, size) * l.ssm_a.weight(n, 1)
-        decay = make("act", decay, kind="sigmoid") * self.config.own["kda.gate_lower_bound"]
+        decay = make("act", decay, kind="sigmoid") * self.config.value("kda.gate_lower_bound")
         return kimi_delta_attention(x, l, projected(x, l.ssm_g_a, n * size), decay)

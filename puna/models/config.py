@@ -51,7 +51,7 @@ class ModelConfig:
     causal: tokens see none of those after them.
     pooling: what is made of the rows of a text, of `puna.models.pooling.POOLINGS`; None where they become logits.
     act: an activation that the file names.
-    own: values of the keys that only this architecture reads.
+    own: values of the keys that only this architecture reads.  lists: of those that have arrays of whole numbers.
     unread: keys of the file that have no effect.
     """
 
@@ -99,6 +99,7 @@ class ModelConfig:
     pooling: str | None = None
     act: str = ""
     own: Mapping[str, float] = field(default_factory=dict)
+    lists: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     where: str = field(default="", repr=False)
 
@@ -152,14 +153,16 @@ class ModelConfig:
         chosen: dict[str, Any] = {
             OPTIONAL[key][0]: OPTIONAL[key][1](keys, key, every) for key in reads if key in OPTIONAL
         }
-        own = {key: keys.own(key) for key in reads if key not in OPTIONAL and keys.name(key) in metadata}
+        lists = {key: keys.whole(key) for key in reads if key not in OPTIONAL}
+        rest = [key for key in reads if key not in OPTIONAL and not lists[key]]
+        own = {key: keys.own(key) for key in rest if keys.name(key) in metadata}
         full = {
             "attention.key_length": head_k,
             "attention.value_length": config.head_v,
             "rope.dimension_count": config.rope_dims,
         }
         return dataclasses.replace(
-            config, **chosen, windowed_each=keys.each, own=own, unread=keys.unread(full)
+            config, **chosen, windowed_each=keys.each, own=own, lists=lists, unread=keys.unread(full)
         )
 
     def rope(self, layout: Layout, *, windowed: bool = False) -> Rope:

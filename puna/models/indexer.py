@@ -5,12 +5,13 @@ A key of the indexer is one small vector a token, which the cache holds too.
 
 from __future__ import annotations
 
+from puna.errors import ModelError
 from puna.graph import Node, make
 from puna.graph.rope import Layout
 from puna.models.blocks import heads, linear, rotate, split
 from puna.models.weights import Layer, Parameter
 
-__all__ = ["KEYS", "indexed"]
+__all__ = ["KEYS", "all_chosen", "indexed"]
 
 # What an architecture with an indexer reads.
 KEYS = ("attention.indexer.head_count", "attention.indexer.key_length", "attention.indexer.top_k")
@@ -42,6 +43,21 @@ def indexed(
     # Layers have as many caches as there are layers, those of indexers come after them.
     kv = make("kv_store", keys, make("slice", keys, start=0, size=size), layer=c.n_layer + l.slot)
     return make("index", q, linear(x, proj, n), kv, k=top)
+
+
+def all_chosen(l: Layer) -> None:
+    """For a layer whose indexer is left out, as it would choose all positions.
+
+    Raises ModelError for a context that is longer than what it may choose.
+    """
+    c, top = l.config, l.config.count("attention.indexer.top_k", most=MOST)
+    if c.n_ctx > top:
+        raise ModelError(
+            f"attention to {top} chosen positions of a context of {c.n_ctx} is not supported for this architecture",
+            where=l.weights.path,
+            fix=f"use a context (-c) of at most {top}",
+        )
+    l.weights.known |= {name for name in l.weights.tensors if name.startswith(f"blk.{l.index}.indexer")}
 
 
 def part(l: Layer, name: str) -> Parameter:

@@ -118,6 +118,16 @@ class Keys:
         name = self.name(key)
         return self.metadata.boolean(name) if name in self.metadata else None
 
+    def whole(self, key: str) -> tuple[int, ...]:
+        """An array of whole numbers, none of them negative; () where the file has none."""
+        name = self.name(key)
+        if name not in self.metadata or self.metadata.type_of(name) is not ValueType.ARRAY:
+            return ()
+        values = tuple(int(v) for v in self.metadata.integers(name))
+        if not all(0 <= v < 2**64 for v in values):
+            raise self.error(key, "there are negative numbers")
+        return values
+
     def numbers(self, key: str, layers: int) -> tuple[float, ...]:
         """One number for all layers, or an array of one a layer; zeros where absent."""
         name = self.name(key)
@@ -174,7 +184,7 @@ class Keys:
         return flags
 
     def rope_dims(self, head_k: int) -> int:
-        dims = self.count("rope.dimension_count", default=head_k)
+        dims = self.count("rope.dimension_count", default=head_k, least=0)
         if dims % 2 or dims > head_k:
             raise self.error("rope.dimension_count", f"cannot rotate {dims} values of a head of {head_k}")
         return dims

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from puna.graph import Node, make
 from puna.models.blocks import heads, linear, norm
 from puna.models.delta import kimi_delta_attention, projected
 from puna.models.experts import mixture, route, routed, shared
 from puna.models.kimi_linear import KimiLinear
 from puna.models.latent import latent_attention, latent_sizes
-from puna.models.recurrent import flat, own_bias
+from puna.models.streams import joined
 from puna.models.weights import Layer, Parameter
 
 __all__ = ["KimiK3"]
@@ -30,7 +28,6 @@ class KimiK3(KimiLinear):
         "activation.situ_linear_beta",
         "attn_res.block_size",
         "expert_latent_length",
-        "kda.gate_lower_bound",
     )
 
     def layers(self, x: Node) -> Node:
@@ -61,11 +58,7 @@ class KimiK3(KimiLinear):
         if not l.ssm_conv1d_q:
             gate = make("act", linear(x, l.attn_gate, l.attn_gate.rows), kind="sigmoid")
             return latent_attention(x, l, latent_sizes(self.config), None, gate=gate)
-        n, size = max(self.config.n_head), self.config.count("kda.head_dim", 0)
-        decay = projected(projected(x, l.ssm_f_a, size), l.ssm_f_b, n * size)
-        decay = heads(own_bias(decay, l.ssm_dt), n, size) * l.ssm_a.weight(n, 1)
-        decay = make("act", decay * -1.0, kind="sigmoid") * self.config.own["kda.gate_lower_bound"]
-        return kimi_delta_attention(x, l, projected(x, l.ssm_g, n * size), decay)
+        return kimi_delta_attention(x, l, projected(x, l.ssm_g, l.ssm_g.rows), self.bounded_decay(x, l))
 
     def feed_forward(self, x: Node, l: Layer) -> Node:
         if not l.ffn_gate_inp:
@@ -78,15 +71,7 @@ class KimiK3(KimiLinear):
 
     def combine(self, gate: Node, up: Node) -> Node:
         """SiTU: SwiGLU with both factors bounded by a tanh."""
-        own = self.config.own
-        bound = make("softcap", gate, cap=own["activation.situ_beta"])
-        up = make("softcap", up, cap=own["activation.situ_linear_beta"])
+        c = self.config
+        bound = make("softcap", gate, cap=c.value("activation.situ_beta"))
+        up = make("softcap", up, cap=c.value("activation.situ_linear_beta"))
         return bound * make("act", gate, kind="sigmoid") * up
-
-
-def joined(parts: list[Node]) -> Node:
-    """Values [T, n] side by side: [T, parts * n]."""
-    whole = heads(parts[0], 1, cast(int, parts[0].type.shape[1]))
-    for part in parts[1:]:
-        whole = make("cat", whole, heads(part, 1, cast(int, part.type.shape[1])))
-    return flat(whole)

@@ -19,7 +19,7 @@ class KimiLinear(Decoder):
     """Pre-norm decoder with mixtures of experts; a layer's tensors tell what it is."""
 
     names: ClassVar[tuple[str, ...]] = ("kimi-linear",)
-    reads: ClassVar[tuple[str, ...]] = (*KEYS, "kda.head_dim", "ssm.conv_kernel")
+    reads: ClassVar[tuple[str, ...]] = (*KEYS, "kda.gate_lower_bound", "kda.head_dim", "ssm.conv_kernel")
 
     def attention(self, x: Node, l: Layer) -> Node:
         if not l.ssm_conv1d_q:
@@ -29,3 +29,10 @@ class KimiLinear(Decoder):
         decay = projected(projected(x, l.ssm_f_a, size), l.ssm_f_b, n * size)
         decay = heads(make("act", own_bias(decay, l.ssm_dt), kind="softplus"), n, size)
         return kimi_delta_attention(x, l, gate, decay * l.ssm_a.weight(n, 1))
+
+    def bounded_decay(self, x: Node, l: Layer) -> Node:
+        """A decay no lower than the file's bound, of x [T, width]: [T, heads, size]."""
+        n, size = max(self.config.n_head), self.config.count("kda.head_dim", 0)
+        decay = projected(projected(x, l.ssm_f_a, size), l.ssm_f_b, n * size)
+        decay = heads(own_bias(decay, l.ssm_dt), n, size) * l.ssm_a.weight(n, 1)
+        return make("act", decay * -1.0, kind="sigmoid") * self.config.value("kda.gate_lower_bound")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from puna.graph import Node
 from puna.models.blocks import attention, linear, norm, split
 from puna.models.decoder import Decoder
-from puna.models.recurrent import short_conv
+from puna.models.recurrent import short_conv, taps
 from puna.models.weights import Layer
 
 __all__ = ["LFM2"]
@@ -23,9 +23,7 @@ class LFM2(Decoder):
             return attention(x, l, self.rope(l), qk_norm=True)
         width = self.config.n_embd
         b, c, x = split(linear(x, into, 3 * width), (width, width, width))
-        return linear(
-            c * short_conv(b * x, kernel, self.config.count("shortconv.l_cache", 0, least=2)), out, width
-        )
+        return linear(c * short_conv(b * x, kernel, taps(self.config, "shortconv.l_cache")), out, width)
 
     def final_norm(self, x: Node) -> Node:
         return norm(x, self.weights.token_embd_norm or self.weights.output_norm)

@@ -18,10 +18,10 @@ class MiniMax01(Decoder):
     reads = ("residual_scale",)
 
     def layer(self, x: Node, l: Layer) -> Node:
-        x = norm(x, l.attn_norm)
+        by, x = self.config.residual_scale or 1.0, norm(x, l.attn_norm)
         y = self.lightning(x, l) if l.attn_qkv else attention(x, l, self.rope(l))
-        x = norm(y + x * self.config.residual_scale, l.ffn_norm)
-        return self.feed_forward(x, l) + x * self.config.residual_scale
+        x = norm(y + x * by, l.ffn_norm)
+        return self.feed_forward(x, l) + x * by
 
     def lightning(self, x: Node, l: Layer) -> Node:
         """Linear attention with a decay for each head, slower in later layers (Qin et al. 2024, arXiv:2401.04658)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from puna.graph import Node
 from puna.models.blocks import linear
 from puna.models.delta import gated_delta_net
@@ -15,10 +17,16 @@ __all__ = ["Qwen35"]
 class Qwen35(Qwen3Next):
     """Pre-norm decoder. Sections of rotated pairs tell image positions apart, not text's."""
 
-    names = ("qwen35", "qwen35moe")
+    names: ClassVar[tuple[str, ...]] = ("qwen35", "qwen35moe")
+    gate: ClassVar[str] = "silu"
+
+    @property
+    def unit_eps(self) -> float:
+        """What is added below the root of the lengths of queries and keys."""
+        return 0.0
 
     def delta_net(self, x: Node, l: Layer, s: StateSpace) -> Node:
         """Heads of v take those of q and k in turn."""
         qkv, z = self.qkvz(x, l, s)
         alpha, beta = linear(x, l.ssm_alpha, s.rank), linear(x, l.ssm_beta, s.rank)
-        return gated_delta_net(qkv, z, alpha, beta, l, s, tiled=True)
+        return gated_delta_net(qkv, z, alpha, beta, l, s, tiled=True, gate=self.gate, eps=self.unit_eps)

@@ -18,7 +18,7 @@ class Qwen3Next(Decoder):
     """Pre-norm decoder; a layer's tensors tell what it is."""
 
     names: ClassVar[tuple[str, ...]] = ("qwen3next",)
-    reads = SSM
+    reads: ClassVar[tuple[str, ...]] = SSM
 
     def layer(self, x: Node, l: Layer) -> Node:
         x = x + self.attention(norm(x, l.attn_norm), l)

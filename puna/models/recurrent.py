@@ -10,7 +10,7 @@ from puna.models.blocks import heads, linear, norm, normalize, split
 from puna.models.config import ModelConfig
 from puna.models.weights import Layer, Parameter
 
-__all__ = ["SSM", "StateSpace", "flat", "mamba", "mamba2", "own_bias", "short_conv", "silu"]
+__all__ = ["SSM", "StateSpace", "flat", "mamba", "mamba2", "own_bias", "short_conv", "silu", "taps"]
 
 # Keys that architectures with a state space, or a delta rule, read.
 SSM = (
@@ -21,7 +21,7 @@ SSM = (
     "ssm.state_size",
     "ssm.time_step_rank",
 )
-MOST_SIZE = 2**24
+MOST_SIZE, MOST_TAPS = 2**24, 64
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class StateSpace:
             c.count(f"ssm.{key}", 0, most=MOST_SIZE) for key in ("inner_size", "time_step_rank", "state_size")
         )
         groups = max(1, c.count("ssm.group_count", 0, least=0, most=MOST_SIZE))
-        return cls(inner, rank, size, groups, c.count("ssm.conv_kernel", 0, least=2))
+        return cls(inner, rank, size, groups, taps(c, "ssm.conv_kernel"))
 
     def head(self, c: ModelConfig) -> int:
         """Size of a head, where `rank` is their number."""
@@ -52,6 +52,11 @@ class StateSpace:
             what = f"{self.inner} values do not divide among {self.rank} heads of {self.groups} groups"
             raise c.error("ssm.time_step_rank", what)
         return self.inner // self.rank
+
+
+def taps(c: ModelConfig, key: str) -> int:
+    """How many inputs a convolution sees."""
+    return c.count(key, 0, least=2, most=MOST_TAPS)
 
 
 def silu(x: Node) -> Node:

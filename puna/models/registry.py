@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import puna.models
 from puna.errors import ModelError
 from puna.gguf import GGUFFile
-from puna.graph import Graph, SpecError, check
+from puna.graph import Graph, Node, SpecError, check
 from puna.models.config import ModelConfig
 from puna.models.decoder import Decoder
 from puna.models.pooling import chosen
@@ -62,7 +62,14 @@ def build(
         check(graph)
     except SpecError as error:
         raise ModelError(f"the hyper-parameters do not fit together: {error}", where=path) from error
+    if not config.causal and any(map(looks_back, graph.nodes)):
+        raise config.error("attention.causal", "this architecture looks back, and cannot look ahead")
     return graph, config
+
+
+def looks_back(node: Node) -> bool:
+    """Whether an operation has no meaning but from one token to the next."""
+    return "state" in node.attrs or node.op == "index" or bool(node.attrs.get("chunked"))
 
 
 def find(architecture: str, path: str) -> type[Decoder]:

@@ -6,14 +6,16 @@ sets of weights are made from the streams themselves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from puna.graph import Node, make
-from puna.models.blocks import linear
+from puna.models.blocks import linear, split
 from puna.models.weights import Parameter
 
-__all__ = ["KEYS", "gates", "read", "spread", "write"]
+__all__ = ["KEYS", "MOST", "gates", "joined", "read", "scores", "spread", "write"]
 
+MOST = 16  # streams
 # What an architecture with hyper-connections reads.
 KEYS = ("hyper_connection.count", "hyper_connection.epsilon", "hyper_connection.magnitude")
 
@@ -37,6 +39,35 @@ def gates(x: Node, fn: Parameter, scale: Parameter, base: Parameter, sets: int, 
     flat = make("normalize", make("reshape", x, shape=(rows, n * width)), kind="rms", eps=eps)
     y = make("reshape", linear(flat, fn, sets * n), shape=(rows, sets, n)) * scale.weight(sets, 1)
     return make("act", make("reshape", y, shape=(rows, sets * n)) + base.weight(sets * n), kind="sigmoid")
+
+
+def scores(
+    x: Node, fn: Parameter, scale: Parameter, base: Parameter, sizes: Sequence[int], *, eps: float
+) -> list[Node]:
+    """What gates of the streams x [T, n, width] are made of, in sets of these sizes: [T, size] each.
+
+    fn: from normed streams to scores.  scale: one factor for each set.  base: added to each score.
+    """
+    rows, n, width = cast("tuple[str, int, int]", x.type.shape)
+    flat = make("normalize", make("reshape", x, shape=(rows, n * width)), kind="rms", eps=eps)
+    found = list[Node]()
+    for i, part in enumerate(split(linear(flat, fn, sum(sizes)), sizes)):
+        # A row for each factor, of which one is kept.
+        every = spread(part, len(sizes)) * scale.weight(len(sizes), 1)
+        every = make("reshape", every, shape=(rows, len(sizes) * sizes[i]))
+        found.append(make("slice", every, start=i * sizes[i], size=sizes[i]))
+    return split(joined(found) + base.weight(sum(sizes)), sizes)
+
+
+def joined(parts: Sequence[Node]) -> Node:
+    """Values [T, any] side by side: [T, sum of all]."""
+    rows, size = parts[0].type.shape[0], 0
+    whole: Node | None = None
+    for part in parts:
+        one = make("reshape", part, shape=(rows, 1, part.type.shape[1]))
+        whole, size = make("cat", whole, one) if whole else one, size + cast(int, part.type.shape[1])
+    assert whole is not None
+    return make("reshape", whole, shape=(rows, size))
 
 
 def read(x: Node, weights: Node) -> Node:

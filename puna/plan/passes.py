@@ -88,6 +88,7 @@ ROW_WISE = frozenset(
         "scale",
         "share",
         "shift",
+        "sinkhorn",
         "slice",
         "softcap",
         "softmax",

@@ -41,6 +41,7 @@ class Tokenizer:
     bos, eos, eot, unk, pad: ids, None where the model has none. end_ids: ids that end a generation.
     meaning: all ids with a meaning, by name (also eom, sep, mask, fim_pre, fim_suf, fim_mid, ...).
     add_bos, add_eos: whether `encode` adds them. add_sep: whether an encoder model wants a separator.
+    closing: the id of the separator that `encode` puts last, None where it puts none.
     chat_template: Jinja, None where the model has none. chat_templates: by name, that one as "default".
     notes: what was odd about the file, a line each.
     """
@@ -70,7 +71,7 @@ class Tokenizer:
         self.add_bos = is_added(metadata, "bos", meaning, default=add_bos)
         self.add_eos = is_added(metadata, "eos", meaning, default=add_eos)
         self.add_sep = metadata.boolean(PREFIX + "add_sep_token", default=add_sep)
-        self._closing = meaning.get("sep") if closes else None
+        self.closing = meaning.get("sep") if closes else None
         self.chat_templates = chat_templates(metadata)
         self.chat_template = self.chat_templates.get("default")
         self.notes = (*vocabulary.notes, *notes)
@@ -94,8 +95,8 @@ class Tokenizer:
             else:
                 ids += self._model.encode(" " + part if self._space_prefix and after_special else part)
             after_special = isinstance(part, int)
-        if add_special and self._closing is not None:
-            ids.append(self._closing)
+        if add_special and self.closing is not None:
+            ids.append(self.closing)
         if add_special and self.add_eos and self.eos is not None:
             ids.append(self.eos)
         return ids

@@ -72,7 +72,10 @@ SHAPES = [
     shape(key=64, value=1, kinds="BF16 F32"),
     shape(key=8, value=8, group=3, alibi=True),
     shape(key=8, value=8, group=3, sinks=True, window=70),
-    *(shape(key=8, value=8, group=3, causal=False, alibi=a, window=w) for a, w in ((False, 0), (True, 0), (True, 7))),
+    *(
+        shape(key=8, value=8, group=3, causal=False, alibi=a, window=w)
+        for a, w in ((False, 0), (True, 0), (True, 7))
+    ),
     *(shape(key=8, value=8, group=2, causal=False, window=window) for window in (1, 64, 131, 1000)),
     *(shape(key=8, value=8, group=2, window=window) for window in (1, 64, 65, 1000)),
 ]

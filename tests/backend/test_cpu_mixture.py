@@ -157,7 +157,28 @@ def test_add_experts(width: int) -> None:
     np.testing.assert_array_equal(computed("add_experts", x, x, biases, ids), x + biases[ids])
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sum(width: int) -> None:
+    """Sums over the last dimension, but for the order."""
+    for x in (scores(width), scores(width, 3)):
+        out = np.empty((*x.shape[:-1], 1), np.float32)
+        want = x.astype(np.float64).sum(axis=-1, keepdims=True)
+        np.testing.assert_allclose(computed("sum", out, x), want, rtol=2e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+@pytest.mark.parametrize("rounds", [1, 2, 20])
+def test_sinkhorn(size: int, rounds: int) -> None:
+    """The reference's weights in float64."""
+    x = scores(size, size)
+    attrs = {"rounds": rounds, "eps": 1e-6}
+    want = expected("sinkhorn", np.empty(x.shape), x.astype(np.float64), **attrs)
+    got = computed("sinkhorn", x, x, **attrs)
+    np.testing.assert_allclose(got, want, rtol=2e-5)
+
+
 def test_all_are_here() -> None:
     """Each operation of the table is tried above."""
-    tried = {"add_experts", "best_groups", "group_of", "pick", "share", "softmax", "top", "weighted_sum"}
+    tried = {"add_experts", "best_groups", "group_of", "pick", "share", "sinkhorn"}
+    tried |= {"softmax", "sum", "top", "weighted_sum"}
     assert set(MIXTURE) == tried

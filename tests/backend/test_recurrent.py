@@ -56,12 +56,29 @@ def output(y: Node) -> Graph:
     return Graph(make("select", make("reshape", y, shape=("T", size))))
 
 
-def conv(channels: int, taps: int) -> tuple[Tables, Graph, np.ndarray]:
+def conv(channels: int, taps: int, apart: int = 1) -> tuple[Tables, Graph, np.ndarray]:
     tables = Tables(1, x=(COUNT, channels), w=(channels, taps))
     x, w = tables.double("x", channels), tables.double("w", taps)
-    known = np.concatenate([np.zeros((taps - 1, channels)), x])
-    want = np.stack([sum(known[t + j] * w[:, j] for j in range(taps)) for t in range(COUNT)])
-    return tables, output(make("conv", tables.rows("x", channels), tables.whole("w"), state="s")), want
+    known = np.concatenate([np.zeros((apart * (taps - 1), channels)), x])
+    want = np.stack([sum(known[t + apart * j] * w[:, j] for j in range(taps)) for t in range(COUNT)])
+    how = {"state": "s", "apart": apart} if apart > 1 else {"state": "s"}
+    return tables, output(make("conv", tables.rows("x", channels), tables.whole("w"), **how)), want
+
+
+def ngrams() -> tuple[Tables, Graph, np.ndarray]:
+    """Text is the numbers 0, 1, 2 ...; 64 cuts it."""
+    factors, sizes, starts, end = (2**63 + 5, 77, 12345678901), (17, 31, 5, 1), (3, 20, 51, 56), 64
+    tables = Tables(6, table=(57, 8))
+    ids = make("ngrams", make("tokens"), state="s", end=end, factors=factors, sizes=sizes, starts=starts)
+    want = []
+    for t in range(COUNT):
+        back = [t, t - 1 if t > 0 else end, t - 2 if t > 1 else end]
+        back = [t, end, end] if back[1] == end else back
+        two = (back[0] * factors[0]) % 2**64 ^ (back[1] * factors[1])
+        mixed = [two, two, *2 * [two ^ (back[2] * factors[2] % 2**64)]]
+        want.append([m % size + start for m, size, start in zip(mixed, sizes, starts, strict=True)])
+    y = make("reshape", make("embed", tables.whole("table"), ids), shape=("T", 32))
+    return tables, output(y), tables.double("table", 8)[np.array(want)].reshape(COUNT, -1)
 
 
 def scan(
@@ -149,6 +166,8 @@ def wkv(heads: int, key: int, value: int, kind: str) -> tuple[Tables, Graph, np.
 
 CASES = {
     **{f"conv {n}x{taps}": conv(n, taps) for n, taps in ((1, 2), (20, 4), (48, 3), (33, 9))},
+    "conv, taps apart": conv(20, 4, apart=3),
+    "ngrams": ngrams(),
     "scan of one value a head": scan(24, 1, 1, 16, 16),
     "scan of heads": scan(6, 8, 2, 32, 1),
     "scan of odd sizes": scan(3, 5, 1, 7, 7),

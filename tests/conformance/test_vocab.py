@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from puna.errors import TokenizerError
 from puna.gguf import GGUFFile
 from puna.tokenizer import Tokenizer, load
 
@@ -39,7 +38,7 @@ def cases(name: str) -> list[tuple[str, list[int]]]:
     return list(zip(texts, ids, strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "bert-bge"])
 def test_ids_are_llama_cpps(name: str) -> None:
     """Every text has llama.cpp's ids."""
     tokenizer = tokenizer_of(name)
@@ -58,10 +57,9 @@ def test_texts_come_back(name: str) -> None:
         assert tokenizer.decode(tokenizer.encode(text, parse_special=False), skip_special=True) == text
 
 
-def test_bert_is_refused_by_name() -> None:
-    """A vocabulary of a kind that is not supported yet is an error that says so."""
-    with (
-        GGUFFile.open(path_of("bert-bge")) as file,
-        pytest.raises(TokenizerError, match=r"'bert'.*not supported yet"),
-    ):
-        load(file.metadata)
+def test_texts_come_back_as_bert_reads_them() -> None:
+    """Of a text without accents, its words come back in lower case, between the marks that are added."""
+    tokenizer = tokenizer_of("bert-bge")
+    ids = tokenizer.encode("Hello, embedding World!")
+    assert (ids[0], ids[-1]) == (101, 102)
+    assert tokenizer.decode(ids, skip_special=True) == "hello , embedding world !"

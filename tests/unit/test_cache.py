@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
+from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from puna.cache import KVCache, Sequence
+from puna.backends import base as backends
+from puna.cache import KVCache, Sequence, saved
 from puna.cache.kv import GONE
 from puna.cache.states import EMPTY
 from puna.errors import RequestError
@@ -206,6 +209,19 @@ def test_states_are_kept_at_page_borders() -> None:
     assert kv.truncate(a, 63) == 0
 
 
+def test_a_state_is_kept_where_texts_fork() -> None:
+    """The second text with a beginning in common leaves a state where the others will go on from."""
+    kv = recurrent()
+    counts = []
+    for n in range(4):
+        sequence, text = kv.open(), [*range(300), *range(1000 * n, 1000 * n + 150)]
+        counts.append(kv.reuse(sequence, text).count)
+        held(kv, sequence, text[counts[-1] :])
+        held(kv, sequence, [7])
+        kv.close(sequence)
+    assert counts == [0, 0, 256, 256]
+
+
 def test_a_failed_step_leaves_the_state() -> None:
     """The slot that a step reads is kept until the next one begins, so taking the step back costs nothing."""
     kv = recurrent()
@@ -234,19 +250,24 @@ def test_slots_run_out_aloud() -> None:
 
 
 class Memory:
-    """What a backend would hold: for each group and page, the token, position and text before it, of each row.
+    """What a backend would hold: for each group and page, a hash of the token and the text before it, of each row.
 
-    states: the text that each slot stands for.
+    states: of the text that each slot stands for. Both are views of arrays as a backend has them.
     """
 
     def __init__(self, kv: KVCache) -> None:
         self.kv = kv
-        self.states = [hash(())] + [None] * (kv.states.pool.count - 1)
-        self.rows = [[[None] * PAGE for _ in range(pool.count)] for pool in kv.pools]
+        sizes = kv.layout.states.items()
+        arrays = {name: np.zeros((kv.layout.slots, prod(shape) // 2), np.int64) for name, shape in sizes}
+        pages = {n: (np.zeros((p.count, PAGE, 2), np.int64),) * 2 for n, p in enumerate(kv.pools)}
+        self.whole = backends.Memory(pages, arrays)
+        self.rows = [keys[:, :, 0] for keys, _ in pages.values()]
+        self.states = arrays["scan"][:, 0] if arrays else np.zeros(1, np.int64)
+        self.states[EMPTY] = hash(())
 
     def run(self, batch: Batch, texts: list[list[int]]) -> None:
         for group, source, target in batch.copies:
-            self.rows[group][target] = list(self.rows[group][source])
+            self.rows[group][target] = self.rows[group][source]
         for span, text in zip(batch.spans, texts, strict=True):
             for group, (pages, pool) in enumerate(zip(span.pages, self.kv.pools, strict=True)):
                 for position in range(span.past, span.length):
@@ -288,21 +309,24 @@ def accounts(kv: KVCache) -> None:
     states, pool = [s.states for s in kv.sequences], kv.states.pool
     holders = Counter([EMPTY, *(held.now for held in states)])
     holders.update(held.before for held in states if held.before is not None)
-    holders.update(held.border[1] for held in states if held.border)
+    holders.update(slot for held in states for _, slot in held.borders)
     assert [holders[slot] for slot in range(pool.count)] == pool.holders
     assert sorted([*pool.free, *pool.idle, *holders]) == list(range(pool.count))
 
 
+ACTIONS = ["open", "append", "append", "append", "truncate", "copy", "close", "fail", "save", "restore"]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("make", [cache, windowed, recurrent])
-def test_random_use(make: type[KVCache], seed: int) -> None:
+def test_random_use(make: type[KVCache], seed: int, tmp_path: Path) -> None:
     """Against plain lists and a memory: nothing leaks, nothing shared is written, and what is held is what was put."""
     rng = random.Random(seed)
     kv = make(1000)
-    memory, model = Memory(kv), dict[Sequence, list[int]]()
+    memory, model, texts = Memory(kv), dict[Sequence, list[int]](), dict[str, list[int]]()
     beginnings = [[rng.randrange(99) for _ in range(400)] for _ in range(3)]
     for _ in range(600):
-        action = rng.choice(["open", "append", "append", "append", "truncate", "copy", "close", "fail"])
+        action = rng.choice(ACTIONS)
         sequence = rng.choice(list(model)) if model else None
         if action == "open" and len(model) < 6:
             text = rng.choice(beginnings)[: rng.randrange(1, 400)]
@@ -335,6 +359,16 @@ def test_random_use(make: type[KVCache], seed: int) -> None:
             model[sequence] = model[sequence][:left]
         elif sequence is not None and action == "copy" and len(model) < 6:
             model[kv.copy(sequence)] = list(model[sequence])
+        elif sequence is not None and action == "save":
+            saved.save(tmp_path / "kept", {}, kv, sequence, memory.whole)
+            texts["kept"] = list(model[sequence])
+        elif action == "restore" and texts and len(model) < 6:
+            try:
+                sequence = saved.restore(tmp_path / "kept", {}, kv, memory.whole, 99)
+            except RequestError as error:
+                assert "sequences hold" in str(error)
+            else:
+                model[sequence] = list(texts["kept"])
         elif sequence is not None and action == "close":
             kv.close(sequence)
             del model[sequence]

@@ -259,7 +259,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "bos out of range": ({"bos_token_id": 259}, r"bos_token_id' is 259"),
     "eos out of range": ({"eos_token_id": 10**6}, r"eos_token_id' is 1000000"),
     "a token twice": ({"tokens": ["a"] * 259}, r"'a' twice"),
-    "an unsupported kind": ({"model": "bert"}, r"'bert'.*not supported yet.*gpt2, llama"),
+    "an unsupported kind": ({"model": "plamo2"}, r"'plamo2'.*not supported yet.*gpt2, llama"),
     "no kind": ({"model": None}, r"no tokenizer .*tokenizer\.ggml\.model"),
 }
 

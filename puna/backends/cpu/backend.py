@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.base import Backend, Description, free_memory
+from puna.backends.base import Backend, Description, Memory, free_memory
 from puna.backends.cpu.codecache import CodeCache, default_folder
 from puna.backends.cpu.compiler import Compiler
 from puna.backends.cpu.kernels.attention import Shape, attend_scratch, parts_bytes
@@ -87,6 +87,9 @@ class CPUBackend(Backend[Weights, Program]):
 
     def run(self, program: Program, batch: Batch, logits: NDArray[np.float32]) -> None:
         program.run(batch, logits)
+
+    def memory(self, program: Program) -> Memory:
+        return Memory(program.cache, program.states)
 
     def scans(self) -> Scans:
         return KernelScans(self.compiler)

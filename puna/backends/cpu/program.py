@@ -116,6 +116,8 @@ class Program:
         """Where a value begins; the logits have no address before a step."""
         if node.op == "weight":
             return int(self.weights[cast(str, node.attrs["tensor"])].ctypes.data)
+        if node.op == "tokens":
+            return int(self.tables.tokens.ctypes.data)
         if node.op == "constant":
             return self.tables.constant(cast("tuple[float, ...]", node.attrs["values"]))
         offset = self.plan.buffers[node].offset
@@ -348,7 +350,8 @@ class RowsBuilder:
             table = Operand(
                 self.argument(raw.ctypes.data), raw.shape[1], (raw.shape[1],), node.inputs[0].type.dtype
             )
-            return RowOp("embed", self.operand(node), (table,), attrs, tables)
+            ids = () if tables else (self.operand(node.inputs[1]),)
+            return RowOp("embed", self.operand(node), (table, *ids), attrs, tables)
         read = node.inputs[:1] if node.op == "rope" else node.inputs  # the angles hold its factors
         inputs = [self.operand(n) for n in read]
         if node.op == "kv_store":
@@ -383,5 +386,6 @@ def shape_of(node: Node, plan: Plan) -> Shape:
     group = cast(int, node.type.shape[1]) // heads
     scale, window, softcap = (cast(Any, node.attrs[n]) for n in ("scale", "window", "softcap"))
     kinds, alibi = (plan.kv.k_type, plan.kv.v_type), bool(node.attrs["alibi"])
-    extras = alibi, len(node.inputs) > 2, bool(node.attrs.get("chunked")), bool(node.attrs.get("causal", True))
-    return Shape(heads, group, key, value, *kinds, scale, window, softcap, *extras)
+    extras = alibi, len(node.inputs) > 2, bool(node.attrs.get("chunked"))
+    causal = bool(node.attrs.get("causal", True))
+    return Shape(heads, group, key, value, *kinds, scale, window, softcap, *extras, causal)

@@ -82,7 +82,8 @@ class Tables:
     def addresses(self, node: Node) -> tuple[int, ...]:
         """The tables that a row operation reads."""
         if node.op == "embed":
-            return (getattr(self, node.inputs[1].op).ctypes.data,)
+            given = getattr(self, node.inputs[1].op, None)  # or made by an operation
+            return () if given is None else (given.ctypes.data,)
         if node.op == "select":
             return (self.outputs.ctypes.data,)
         if node.op == "kv_store":

@@ -93,6 +93,11 @@ class Value:
     def __mod__(self, other: Number) -> Value:
         return self.binary(other, "", "srem" if self.is_signed else "urem")
 
+    def remainder(self, other: Number) -> Value:
+        """Of integers, whatever their kind, as numbers without a sign."""
+        a, b = self.with_(other)
+        return Value(self.k, self.k.b.urem(a.ir, b.ir), self.kind)
+
     def __and__(self, other: Number) -> Value:
         return self.binary(other, "", "and_")
 

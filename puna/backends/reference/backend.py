@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.base import Backend, Description, copy_pages, free_memory
+from puna.backends.base import Backend, Description, Memory, copy_pages, free_memory
 from puna.backends.reference.attention import scratch_bytes
 from puna.backends.reference.kernels import KERNELS
 from puna.backends.reference.recurrent import RECURRENT, recurrent_bytes
@@ -181,6 +181,9 @@ class ReferenceBackend(Backend[Weights, Program]):
                         x, _, *ids = inputs
                         self.observer(node.inputs[1], x, *ids)
                     KERNELS[node.op](step, node, operand(node), *inputs)
+
+    def memory(self, program: Program) -> Memory:
+        return Memory(program.cache, program.states)
 
 
 def kv_memory(layout: KVLayout, layer: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

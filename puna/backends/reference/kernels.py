@@ -129,6 +129,7 @@ ACTS: Mapping[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "relu2": lambda x: np.square(np.maximum(x, 0)),
     "sigmoid": sigmoid,
+    "signed_root": lambda x: np.sign(x) * np.sqrt(np.maximum(np.abs(x), np.float32(1e-6))),
     "silu": lambda x: x * sigmoid(x),
     "softplus": softplus,
     "sqrt_softplus": lambda x: np.sqrt(softplus(x)),
@@ -152,6 +153,16 @@ def part(step: Step, node: Node, out: Array, x: Array) -> None:
 def cat(step: Step, node: Node, out: Array, a: Array, b: Array) -> None:
     size = a.shape[-1]
     out[..., :size], out[..., size:] = a, b
+
+
+def sinkhorn(step: Step, node: Node, out: Array, x: Array) -> None:
+    eps, rounds = np.float32(cast(float, node.attrs["eps"])), cast(int, node.attrs["rounds"])
+    w = np.exp(x - x.max(axis=-1, keepdims=True))
+    w = w / w.sum(axis=-1, keepdims=True) + eps
+    for n in range(rounds):
+        w = w / (w.sum(axis=-1, keepdims=True) + eps) if n else w
+        w = w / (w.sum(axis=-2, keepdims=True) + eps)
+    out[:] = w.transpose(0, 2, 1)
 
 
 def total(step: Step, node: Node, out: Array, x: Array) -> None:
@@ -271,6 +282,7 @@ KERNELS: Mapping[str, Kernel] = {
     "hadamard": hadamard,
     "softcap": softcap,
     "softmax": softmax,
+    "sinkhorn": sinkhorn,
     "sum": total,
     "temper": temper,
     "top": top,

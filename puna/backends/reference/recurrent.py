@@ -34,11 +34,11 @@ def segments(step: Step, node: Node) -> Iterator[tuple[slice, Array]]:
 
 
 def conv(step: Step, node: Node, out: Array, x: Array, w: Array) -> None:
-    w = w.reshape(x.shape[1], -1)
+    w, apart = w.reshape(x.shape[1], -1), cast(int, node.attrs.get("apart", 1))
     for rows, state in segments(step, node):
         known = np.concatenate([state, x[rows]])  # [n - 1 + count, channels]
         count = len(known) - len(state)
-        out[rows] = sum(known[j : j + count] * w[:, j] for j in range(w.shape[1]))
+        out[rows] = sum(known[j * apart :][:count] * w[:, j] for j in range(w.shape[1]))
         state[...] = known[count:]
 
 
@@ -66,6 +66,25 @@ def delta(
             change = beta[t] * (v[t] - np.matmul(key, state)[:, 0])  # [heads, size of v]
             state += key.transpose(0, 2, 1) * change[:, None, :]
             out[t] = np.matmul(q[t, shared][:, None, :], state)[:, 0]
+
+
+def ngrams(step: Step, node: Node, out: Array, ids: Array) -> None:
+    factors, sizes, starts = (
+        np.array(node.attrs[name], np.uint64) for name in ("factors", "sizes", "starts")
+    )
+    end, each = cast(int, node.attrs["end"]), len(sizes) // (len(factors) - 1)
+    for rows, state in segments(step, node):
+        kept = state.view(np.int32)[:, 0]  # the latest last
+        known = np.concatenate([kept - 1, ids[rows]])
+        cut = np.zeros(rows.stop - rows.start, bool)
+        mixed = ids[rows].astype(np.uint64) * factors[0]
+        for n in range(1, len(factors)):
+            back = known[len(kept) - n : len(known) - n]
+            cut |= (back < 0) | (back == end)
+            mixed ^= np.where(cut, end, back).astype(np.uint64) * factors[n]
+            part = slice((n - 1) * each, n * each)
+            out[rows, part] = mixed[:, None] % sizes[part] + starts[part]
+        kept[:] = known[len(known) - len(kept) :] + 1
 
 
 def previous(step: Step, node: Node, out: Array, x: Array) -> None:
@@ -101,6 +120,7 @@ def wkv7(step: Step, node: Node, out: Array, *operands: Array) -> None:
 RECURRENT: Mapping[str, Callable[..., None]] = {
     "conv": conv,
     "delta": delta,
+    "ngrams": ngrams,
     "previous": previous,
     "scan": scan,
     "wkv": wkv,

@@ -13,21 +13,32 @@ from numpy.typing import NDArray
 from puna.errors import RequestError
 from puna.quants.quantizers.search import Affine, Bytes, Floats, Groups, Scaled, inverse, search
 
-__all__ = ["Tile", "affine_block", "affine_groups", "half", "refuse", "scaled_block", "scaled_groups", "sizes"]
+__all__ = [
+    "Tile",
+    "affine_block",
+    "affine_groups",
+    "half",
+    "refuse",
+    "scaled_block",
+    "scaled_groups",
+    "sizes",
+]
 
 # Blocks are filled up to a multiple of this: NumPy would sum in another order where there is only one.
 WIDTH = 16
+# No type with half-float scales holds larger values, and up to here no sum of squares overflows.
+LARGEST = np.float32(2**30)
 
 
 class Tile:
     """Blocks with their axes reversed, so that operations run over blocks that lie side by side.
 
     groups: values and weights [group, groups of a block * padded n], the block running fastest.
-    Raises RequestError for infinities and NaN.
+    Raises RequestError for values that are too large, infinite or NaN.
     """
 
     def __init__(self, x: Floats, w: Floats | None, group: int) -> None:
-        if not np.isfinite(x).all():
+        if not (np.abs(x) <= LARGEST).all():
             refuse()
         self.count = len(x)
         self.shape = group, x.shape[1] // group, -(-self.count // WIDTH) * WIDTH
@@ -75,7 +86,8 @@ def scaled_groups(
     unit, step = stepped(tile.by_block(scale), tile.by_block(sums[1]), steps)
     model.encode(tile.groups, (unit * step).reshape(-1))
     _l, ll, lx = tile.by_block(tile.groups.sums())
-    unit = np.add.reduce(step * lx) * inverse(np.add.reduce(step * step * ll))  # the best for these codes and steps
+    # The best one for codes and steps as they are now.
+    unit = np.add.reduce(step * lx) * inverse(np.add.reduce(step * step * ll))
     places = tile.by_block(model.levels.places(tile.groups.codes))
     return half(tile.back(unit)), tile.back(steps.levels.places(step)), tile.back(places)
 
@@ -97,9 +109,10 @@ def affine_groups(
     low, low_step = stepped(np.maximum(scale * l - sum_x, 0) / total, total, steps)
     model.encode(groups, scale.reshape(-1), -(low * low_step).reshape(-1))
     unit, low = best_units(step, low_step, tile.by_block(groups.sums()), total, sum_x)
-    codes = tile.by_block(groups.codes.astype(np.uint8))
-    stored = (tile.back(a.astype(np.uint8)) for a in (step, low_step, codes))
-    return half(tile.back(unit)), half(tile.back(low)), *stored
+    steps_stored, low_steps_stored, codes = (
+        tile.back(a.astype(np.uint8)) for a in (step, low_step, tile.by_block(groups.codes))
+    )
+    return half(tile.back(unit)), half(tile.back(low)), steps_stored, low_steps_stored, codes
 
 
 def best_units(
@@ -119,12 +132,18 @@ def stepped(scale: Floats, curvature: Floats, steps: Scaled) -> tuple[Floats, Fl
     """Units [n], rounded as they are stored, and steps [groups, n] for scales [groups, n].
 
     curvature: by how much a scale's squared error is multiplied in the error of its group.
+    Units are small, and half floats near zero far apart: so guesses are judged as they are when rounded.
     """
     groups = Groups(scale, curvature)
-    unit, _zero, _sums = search(groups, steps)
-    unit = rounded(unit)
-    steps.encode(groups, unit)
-    return unit, groups.codes
+    units = rounded(np.stack([unit for unit, _zero in steps.guesses(groups)]))
+    gains = np.empty_like(units)
+    for unit, gain in zip(units, gains, strict=True):
+        steps.encode(groups, unit)
+        _l, ll, lx = groups.sums()
+        gain[:] = unit * (2 * lx - unit * ll)  # by what the error is less than without steps
+    best = np.take_along_axis(units, gains.argmax(axis=0)[None], axis=0)[0]
+    steps.encode(groups, best)
+    return best, groups.codes
 
 
 def sizes(x: Floats) -> Floats:

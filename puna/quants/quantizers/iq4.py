@@ -1,13 +1,11 @@
-"""Quantisers of GGML's IQ types of four bits; the layouts are told by the classes in `puna.quants.iq`."""
+"""Quantisers of GGML's IQ types of four bits; the classes in `puna.quants.iq` tell the layouts."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from puna.quants.iq import IQ4_NL
 from puna.quants.quantizers.fits import scaled_block, scaled_groups
-from puna.quants.quantizers.k import SIGNED_SIX_BITS, joined, packed
-from puna.quants.quantizers.legacy import nibbles
+from puna.quants.quantizers.k import SIGNED_SIX_BITS
+from puna.quants.quantizers.pack import above, below, joined, nibbles, packed
 from puna.quants.quantizers.search import Bytes, Floats, Scaled, Table
 
 __all__ = ["IQ4_QUANTIZERS"]
@@ -22,8 +20,8 @@ def quantize_iq4_nl(x: Floats, w: Floats | None) -> Bytes:
 
 def quantize_iq4_xs(x: Floats, w: Floats | None) -> Bytes:
     d, steps, places = scaled_groups(x, w, 32, MODEL, SIGNED_SIX_BITS)
-    low = packed(steps.reshape(-1, 4, 2) & 15, 2, 4)
-    high = packed(steps.reshape(-1, 2, 4) >> 4, 2, 2)
+    low = packed(below(steps, 4).reshape(-1, 4, 2), 2, 4)
+    high = packed(above(steps, 4).reshape(-1, 2, 4), 2, 2)
     return joined(d, high, low, nibbles(places))
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from puna.quants.quantizers.fits import affine_block, half, scaled_block
+from puna.quants.quantizers.pack import below, joined, nibbles
 from puna.quants.quantizers.search import Affine, Bytes, Floats, Levels, Scaled, inverse
 
-__all__ = ["LEGACY_QUANTIZERS", "nibbles", "peaks"]
+__all__ = ["LEGACY_QUANTIZERS", "peaks"]
 
 Q4 = Scaled(Levels(-8, 7), (-11, -10, -9, -8.5, -8, -7, 9))
 Q5 = Scaled(Levels(-16, 15), (-18.5, -17, -16, -15, 14))
@@ -21,33 +22,33 @@ Q4_AFFINE, Q5_AFFINE = Affine(15, signed=True), Affine(31, signed=True)
 
 def quantize_q4_0(x: Floats, w: Floats | None) -> Bytes:
     d, codes = symmetric(x, 4) if w is None else scaled_block(x, w, Q4)
-    return np.concatenate([d, nibbles(codes)], axis=1)
+    return joined(d, nibbles(codes))
 
 
 def quantize_q4_1(x: Floats, w: Floats | None) -> Bytes:
     d, low, codes = affine(x, 4) if w is None else affine_block(x, w, Q4_AFFINE)
-    return np.concatenate([d, low, nibbles(codes)], axis=1)
+    return joined(d, low, nibbles(codes))
 
 
 def quantize_q5_0(x: Floats, w: Floats | None) -> Bytes:
     d, codes = symmetric(x, 5) if w is None else scaled_block(x, w, Q5)
-    return np.concatenate([d, fifth_bits(codes), nibbles(codes)], axis=1)
+    return joined(d, fifth_bits(codes), nibbles(below(codes, 4)))
 
 
 def quantize_q5_1(x: Floats, w: Floats | None) -> Bytes:
     d, low, codes = affine(x, 5) if w is None else affine_block(x, w, Q5_AFFINE)
-    return np.concatenate([d, low, fifth_bits(codes), nibbles(codes)], axis=1)
+    return joined(d, low, fifth_bits(codes), nibbles(below(codes, 4)))
 
 
 def quantize_q8_0(x: Floats, w: Floats | None) -> Bytes:
     d, codes = eight_bits(x)
-    return np.concatenate([half(d), codes.astype(np.int8).view(np.uint8)], axis=1)
+    return joined(half(d), codes.astype(np.int8).view(np.uint8))
 
 
 def quantize_q8_1(x: Floats, w: Floats | None) -> Bytes:
     d, codes = eight_bits(x)
     total = d * np.add.reduce(codes, axis=1)
-    return np.concatenate([half(d), half(total), codes.astype(np.int8).view(np.uint8)], axis=1)
+    return joined(half(d), half(total), codes.astype(np.int8).view(np.uint8))
 
 
 LEGACY_QUANTIZERS = {
@@ -90,12 +91,6 @@ def peaks(x: Floats) -> Floats:
 
 def whole(steps: Floats, bits: int) -> Bytes:
     return np.clip(steps, 0, (1 << bits) - 1).astype(np.uint8)
-
-
-def nibbles(codes: Bytes) -> Bytes:
-    """The low four bits of 32 codes in 16 bytes: values 0 to 15 below, 16 to 31 above."""
-    packed: Bytes = (codes[..., :16] & np.uint8(15)) | (codes[..., 16:] << np.uint8(4))
-    return packed
 
 
 def fifth_bits(codes: Bytes) -> Bytes:

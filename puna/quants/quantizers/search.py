@@ -61,7 +61,8 @@ class Levels:
 
     def places(self, levels: Floats) -> Bytes:
         """What is stored for each level: its distance from the lowest."""
-        return (levels - self.low).astype(np.uint8)
+        places: Bytes = (levels - self.low).astype(np.uint8)
+        return places
 
 
 class Table(Levels):
@@ -72,9 +73,8 @@ class Table(Levels):
         order = np.argsort(entries, kind="stable")
         ordered = entries[order]
         super().__init__(int(ordered[0]), int(ordered[-1]))
-        halves = (
-            np.arange(2 * self.low, 2 * self.high + 1) / 2
-        )  # entries are whole, so neighbours part at halves
+        # Entries are whole numbers, so where the nearest one changes is at a half.
+        halves = np.arange(2 * self.low, 2 * self.high + 1) / 2
         rank = np.searchsorted((ordered[1:] + ordered[:-1]) / 2, halves, side="right")
         self.levels, self.stored = ordered[rank], order[rank].astype(np.uint8)
 
@@ -86,9 +86,7 @@ class Table(Levels):
         return t.astype(np.intp)
 
     def nearest(self, t: Floats) -> None:
-        np.take(
-            self.levels, self.halves(t), out=t, mode="wrap"
-        )  # of the modes the fastest; none is out of bounds
+        np.take(self.levels, self.halves(t), out=t, mode="clip")  # by far faster than "raise"
 
     def places(self, levels: Floats) -> Bytes:
         return self.stored.take(self.halves(levels.copy()))

@@ -29,4 +29,5 @@ def column_weights(weights: NDArray[Any], k: int, block: int) -> NDArray[np.floa
     blocks = weights.reshape(-1, block).astype(np.float64)
     means = blocks.mean(axis=1, keepdims=True)
     shares = np.divide(blocks, means, out=np.ones_like(blocks), where=means > 0)
-    return np.maximum(shares, LEAST).astype(np.float32)
+    result: NDArray[np.float32] = np.maximum(shares, LEAST).astype(np.float32)
+    return result

@@ -15,23 +15,7 @@ from puna.backends.cpu.lookups import lookup
 from puna.backends.cpu.panels import ROWS, STEPS, TRITS, VECTOR, Panel
 from puna.backends.cpu.verbs import load_floats
 
-__all__ = ["Block"]
-
-
-class Block:
-    """A block of 16 rows. span and group count within the block, as Python's numbers or the kernel's."""
-
-    def __init__(self, panel: Panel, codes: Ptr, scales: Ptr) -> None:
-        self.panel = panel
-        self.codes, self.scales = FORMS[panel.form](panel, codes), Scales(panel, scales)
-
-    def steps(self, span: Value | int) -> list[Value]:
-        """The codes of a span: 8 steps, u8 [64] each."""
-        return self.codes.steps(span)
-
-    def scales_of(self, group: Value | int) -> list[Value]:
-        """Scale, and offset where the type has them, of a group: f32 [16]."""
-        return self.scales.of(group)
+__all__ = ["Codes", "Scales", "codes_of"]
 
 
 class Codes(ABC):
@@ -41,7 +25,8 @@ class Codes(ABC):
     def __init__(self, panel: Panel, at: Ptr) -> None: ...
 
     @abstractmethod
-    def steps(self, span: Value | int) -> list[Value]: ...
+    def steps(self, span: Value | int) -> list[Value]:
+        """The codes of a span of the block: 8 steps, u8 [64] each."""
 
 
 class Planes(Codes):
@@ -102,8 +87,13 @@ class Entries(Codes):
 FORMS: Mapping[str, type[Codes]] = {"planes": Planes, "entries": Entries, "trits": Trits}
 
 
+def codes_of(panel: Panel, at: Ptr) -> Codes:
+    """The codes of the block at an address."""
+    return FORMS[panel.form](panel, at)
+
+
 class Scales:
-    """Units, lows and numbers of a block."""
+    """Units, lows and numbers of the block at an address."""
 
     def __init__(self, panel: Panel, at: Ptr) -> None:
         self.panel, self.at = panel, at
@@ -131,6 +121,7 @@ class Scales:
         return target
 
     def of(self, group: Value | int) -> list[Value]:
+        """Scale, and offset where the type has them, of a group of the block: f32 [16]."""
         panel = self.panel
         units = self.units or self.units_at(group // panel.quant.unit_groups)
         if not panel.numbers:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from puna.backends.cpu.kernels.blocks import Block
+from puna.backends.cpu.kernels.blocks import Scales, codes_of
 from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
 from puna.backends.cpu.panels import ROWS, SPAN, STEPS, VECTOR, Panel
 from puna.backends.cpu.verbs import dot_u8s8, fma
@@ -78,31 +78,26 @@ def few(k: Kernel, *, panel: Panel, tokens: int) -> None:
 
 def products(panel: Panel, codes: Ptr, values: Value, ahead: Value, xs: Sequence[Ptr]) -> list[Value]:
     """A panel's rows of `values` values times each token: f32 [16]. ahead: bytes from here to the next panel."""
-    k, quant = codes.k, panel.quant
+    k, quant, halves = codes.k, panel.quant, SPAN // panel.quant.group
     scales = codes.at(values // quant.block * panel.code_bytes)
     totals = [k.var(k.zeros("f32", ROWS)) for _ in xs]
     for b in k.loop(0, values // quant.block):
-        block_codes, block_scales = codes.at(b * panel.code_bytes), scales.at(b * panel.scale_bytes)
+        block, block_scales = codes.at(b * panel.code_bytes), scales.at(b * panel.scale_bytes)
         fetch(block_scales.at(ahead), panel.scale_bytes)
-        block = Block(panel, block_codes, block_scales)
+        found, groups = codes_of(panel, block), Scales(panel, block_scales)
         for s in k.loop(0, panel.spans):
-            fetch(block_codes.at(s * panel.span_bytes).at(ahead), panel.span_bytes)
-            steps, found = block.steps(s), scales_of(block, s)
+            fetch(block.at(s * panel.span_bytes).at(ahead), panel.span_bytes)
+            steps = found.steps(s)
+            each = [groups.of(s * halves + h) for h in range(halves)]
             for x, total in zip(xs, totals, strict=True):
-                accumulate(panel, total, steps, found, x.at((b * panel.spans + s) * SPAN_BYTES))
+                accumulate(panel, total, steps, each, x.at((b * panel.spans + s) * SPAN_BYTES))
     return [total.now for total in totals]
-
-
-def scales_of(block: Block, span: Value) -> list[list[Value]]:
-    """Scales and offsets of each group of a span."""
-    halves = SPAN // block.panel.quant.group
-    return [block.scales_of(span * halves + h) for h in range(halves)]
 
 
 def fetch(at: Ptr, nbytes: int) -> None:
     """Ask for what the next panel will read at the same place: its streams are too short to be foreseen."""
     for offset in range(0, nbytes, VECTOR):
-        at.prefetch(offset, level=2)
+        at.prefetch(offset)
 
 
 def store_rows(k: Kernel, values: Value, at: Ptr, left: Value) -> None:
@@ -150,10 +145,12 @@ def spread(panel: Panel, source: Ptr, values: Value, codes: Ptr, scales: Ptr, wi
     quant, k = panel.quant, source.k
     block_scales = source.at(values // quant.block * panel.code_bytes)
     for b in k.loop(0, values // quant.block):
-        block = Block(panel, source.at(b * panel.code_bytes), block_scales.at(b * panel.scale_bytes))
+        groups = Scales(panel, block_scales.at(b * panel.scale_bytes))
         for g in k.loop(0, quant.groups):
-            for i, value in enumerate(block.scales_of(g)):
+            for i, value in enumerate(groups.of(g)):
                 scales.store(value, ((b * quant.groups + g) * panel.parts + i) * (width * ROWS * 4), 4)
+    for b in k.loop(0, values // quant.block):
+        block = codes_of(panel, source.at(b * panel.code_bytes))
         for s in k.loop(0, panel.spans):
             for j, step in enumerate(block.steps(s)):
                 codes.store(step, ((b * panel.spans + s) * STEPS + j) * (width * VECTOR), VECTOR)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from math import gcd
+from operator import add
 from typing import TYPE_CHECKING
 
-from puna.backends.cpu.lang import Ptr, Value
+from puna.backends.cpu.lang import Kernel, Ptr, Value
 from puna.backends.cpu.verbs import exp, fold, max_lanes, maximum, minimum, sum_lanes
 
 if TYPE_CHECKING:
@@ -32,6 +34,32 @@ def total(row: Row, at: Ptr, of: Callable[[Value], Value] = lambda x: x) -> Valu
     for i, n in row.vectors(row.width):
         found.set(found.now + of(at.load("f32", n, i, 4)))
     return sum_lanes(found.now)
+
+
+def sinkhorn(row: Row) -> None:
+    """The result, columns as rows, is where it is worked on."""
+    k, n, eps, out = row.k, row.width, row.attrs["eps"], row.out
+    for i in k.loop(0, n):
+        x = [row.input(0).load("f32", 1, (i * n + j) * 4, 4) for j in range(n)]
+        most = reduce(maximum, x)
+        x = [exp(value - most) for value in x]
+        whole = reduce(add, x)
+        for j, value in enumerate(x):
+            out.store(value / whole + eps, (i + j * n) * 4, 4)
+    divide_runs(k, out, n, n, 1, eps)
+    for _ in k.loop(1, row.attrs["rounds"]):
+        divide_runs(k, out, n, 1, n, eps)
+        divide_runs(k, out, n, n, 1, eps)
+
+
+def divide_runs(k: Kernel, at: Ptr, n: int, gap: int, step: int, eps: float) -> None:
+    """Divide n runs of n values by their sums plus eps: they begin `gap` values apart and go on by `step`."""
+    for i in k.loop(0, n):
+        places = [(i * gap + j * step) * 4 for j in range(n)]
+        values = [at.load("f32", 1, place, 4) for place in places]
+        whole = reduce(add, values) + eps
+        for value, place in zip(values, places, strict=True):
+            at.store(value / whole, place, 4)
 
 
 def summed(row: Row) -> None:
@@ -191,6 +219,7 @@ MIXTURE: Mapping[str, Callable[[Row], None]] = {
     "group_of": group_of,
     "pick": pick,
     "share": share,
+    "sinkhorn": sinkhorn,
     "softmax": softmax,
     "sum": summed,
     "top": top,

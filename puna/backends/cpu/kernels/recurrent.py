@@ -28,6 +28,7 @@ __all__ = [
     "Work",
     "conv",
     "delta",
+    "ngrams",
     "previous",
     "scan",
     "wkv",
@@ -77,21 +78,22 @@ def operands(k: Kernel, count: int) -> list[Ptr]:
     return [k.args[0].ptr(0), *(k.args[0].ptr(24 + 8 * i) for i in range(count))]
 
 
-def conv(k: Kernel, *, channels: int, taps: int) -> None:
+def conv(k: Kernel, *, channels: int, taps: int, apart: int) -> None:
     """The last inputs of some channels stay in registers, the oldest first."""
+    past = (taps - 1) * apart
     lanes = gcd(channels, LANES)
     out, x, w = operands(k, 2)
-    for part, found in units(k, channels // lanes, (taps - 1) * channels):
+    for part, found in units(k, channels // lanes, past * channels):
         at = part * (lanes * 4)
         every = w.load("f32", lanes * taps, at * taps, 4)
         weights = [every[j::taps] for j in range(taps)]
         for rows in found:
-            known = [k.var(rows.source.load("f32", lanes, at + j * channels * 4, 4)) for j in range(taps - 1)]
+            known = [k.var(rows.source.load("f32", lanes, at + j * channels * 4, 4)) for j in range(past)]
             for row in k.loop(rows.first, rows.first + rows.count):
                 place = row * (channels * 4) + at
                 values = [*(value.now for value in known), x.load("f32", lanes, place, 4)]
                 total = values[0] * weights[0]
-                for value, weight in zip(values[1:], weights[1:], strict=True):
+                for value, weight in zip(values[apart::apart], weights[1:], strict=True):
                     total = fma(value, weight, total)
                 out.store(total, place, 4)
                 for variable, value in zip(known, values[1:], strict=True):
@@ -107,7 +109,7 @@ def scan(k: Kernel, *, heads: int, size: int, groups: int, state: int, shared: b
     for head, found in units(k, heads, heads * size * state):
         group, decays = head // (heads // groups), a.at(head * ((1 if shared else state) * 4))
         for rows in found:
-            kept = carry(k, rows, head * (size * state * 4), size, state * 4, (lanes, state // lanes))
+            kept = carry(k, rows, head * (size * state * 4), size * state // lanes, lanes * 4, (lanes, 1))
             for row in k.loop(rows.first, rows.first + rows.count):
                 step = dt[0].load("f32", 1, (row * heads + head) * 4, 4) if timed else k.const("f32", 1.0)
                 both = (row * groups + group) * (state * 4)
@@ -250,6 +252,36 @@ def wkv7(k: Kernel, *, heads: int, key: int, value: int) -> None:
             cell.store(out.at(target), n, total.now)
 
 
+def ngrams(
+    k: Kernel, *, end: int, factors: tuple[int, ...], sizes: tuple[int, ...], starts: tuple[int, ...]
+) -> None:
+    """One unit a sequence. What is kept are ids plus one, the latest last; 0 is where a text begins."""
+    back, each = len(factors) - 1, len(sizes) // (len(factors) - 1)
+    out, ids = operands(k, 1)
+    for _, found in units(k, 1, back):
+        for rows in found:
+            known = [k.var(rows.source.load("i32", 1, n * 4, 4)) for n in range(back)]
+            for row in k.loop(rows.first, rows.first + rows.count):
+                token = ids.load("i32", 1, row * 4, 4)
+                mixed, cut = token.to("i64") * wrapped(factors[0]), token < -1
+                for n, factor in enumerate(factors[1:]):
+                    one = known[back - 1 - n].now
+                    cut = k.either(cut, k.either(one < 1, one.compare("==", end + 1)))
+                    mixed = mixed ^ k.select(cut, k.const("i32", end), one - 1).to("i64") * wrapped(factor)
+                    for i in range(n * each, (n + 1) * each):
+                        place = (row * len(sizes) + i) * 4
+                        out.store((mixed.remainder(sizes[i]) + starts[i]).to("i32"), place, 4)
+                for variable, value in zip(known, [*(v.now for v in known[1:]), token + 1], strict=True):
+                    variable.set(value)
+            for n, variable in enumerate(known):
+                rows.target.store(variable.now, n * 4, 4)
+
+
+def wrapped(number: int) -> int:
+    """64 bits, as the number with a sign that has them."""
+    return number - (1 << 64) if number >> 63 else number
+
+
 def previous(k: Kernel, *, channels: int) -> None:
     """The last row of some channels stays in a register."""
     lanes = gcd(channels, LANES)
@@ -284,7 +316,8 @@ def sizes(node: Node) -> tuple[int, ...]:
 
 def conv_work(node: Node) -> Work:
     (channels,), taps = sizes(node), sizes(node.inputs[1])[-1]
-    return Work(Spec.of(conv, channels=channels, taps=taps), channels // gcd(channels, LANES))
+    how = {"channels": channels, "taps": taps, "apart": cast(int, node.attrs.get("apart", 1))}
+    return Work(Spec.of(conv, **how), channels // gcd(channels, LANES))
 
 
 def scan_work(node: Node) -> Work:
@@ -310,6 +343,11 @@ def wkv_work(node: Node) -> Work:
     return Work(Spec.of(wkv, **how, bonus=len(node.inputs) > 4), parts)
 
 
+def ngrams_work(node: Node) -> Work:
+    how = {name: node.attrs[name] for name in ("end", "factors", "sizes", "starts")}
+    return Work(Spec.of(ngrams, **how), 1)
+
+
 def previous_work(node: Node) -> Work:
     (channels,) = sizes(node)
     return Work(Spec.of(previous, channels=channels), channels // gcd(channels, LANES))
@@ -318,6 +356,7 @@ def previous_work(node: Node) -> Work:
 RECURRENT: Mapping[str, Callable[[Node], Work]] = {
     "conv": conv_work,
     "delta": delta_work,
+    "ngrams": ngrams_work,
     "previous": previous_work,
     "scan": scan_work,
     "wkv": wkv_work,

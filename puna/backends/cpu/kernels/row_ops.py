@@ -55,6 +55,12 @@ def softplus(x: Value) -> Value:
     return fma(series, s, maximum(x.k.zeros("f32", x.lanes), x))
 
 
+def signed_root(x: Value) -> Value:
+    zeros = x.k.zeros("f32", x.lanes)
+    size = root(maximum(x.k.const("f32", 1e-6, x.lanes), maximum(x, -x)))
+    return x.k.select(x < 0.0, -size, x.k.select(x > 0.0, size, zeros + x))  # NaN comes through
+
+
 def relu(x: Value) -> Value:
     return maximum(x.k.zeros("f32", x.lanes), x)  # in this order NaN comes through
 
@@ -71,6 +77,7 @@ ACTS: Mapping[str, Callable[[Value], Value]] = {
     "relu": relu,
     "relu2": relu2,
     "sigmoid": sigmoid,
+    "signed_root": signed_root,
     "silu": silu,
     "softplus": softplus,
     "sqrt_softplus": lambda x: root(softplus(x)),

@@ -144,19 +144,27 @@ def quantize(row: Row) -> None:
 
 
 def embed(row: Row) -> None:
+    """A row of the table, or one for each of the ids that an operation has made."""
+    if len(row.op.inputs) == 1:
+        embed_one(row, row.table(0, "i32"), row.out)
+        return
+    for i in row.k.loop(0, row.count // row.width):
+        embed_one(row, row.input(1).load("i32", 1, i * 4, 4), row.out.at(i * (row.width * 4)))
+
+
+def embed_one(row: Row, index: Value, out: Ptr) -> None:
     """A row of the table in the file's form, by the type's own lines."""
-    k, table = row.k, row.op.inputs[0]
-    quant = by_name(table.kind)
-    source = row.at(table, row.table(0, "i32").to("i64"))
+    table = row.op.inputs[0]
+    quant, source = by_name(table.kind), row.at(table, index.to("i64"))
     if quant.is_float:
         size = quant.bytes
-        for i, lanes in row.vectors(row.count):
-            row.out.store(load_floats(source, quant.name, lanes, (i * size) >> 2), i, 4)
+        for i, lanes in row.vectors(row.width):
+            out.store(load_floats(source, quant.name, lanes, (i * size) >> 2), i, 4)
         return
-    for b in k.loop(0, row.count // quant.block):
-        block, out = LLVMBlock(source.at(b * quant.bytes)), row.out.at(b * (quant.block * 4))
+    for b in row.k.loop(0, row.width // quant.block):
+        block, target = LLVMBlock(source.at(b * quant.bytes)), out.at(b * (quant.block * 4))
         for g in range(quant.groups):
-            out.store(value_of(quant.values(block, g)), g * quant.group * 4, 4)
+            target.store(value_of(quant.values(block, g)), g * quant.group * 4, 4)
 
 
 def select(row: Row) -> None:

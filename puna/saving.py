@@ -32,7 +32,7 @@ class Saving(Steps):
             saved.save(Path(path), self.facts, self.cache, sequence, self.backend.memory(self.program))
 
     def restore(self, path: str | Path) -> Sequence:
-        """An open sequence that holds what was saved: the logits of what follows are the same to the bit.
+        """An open sequence that holds what was saved: pages, states and so the logits that follow are the same.
 
         Raises FormatError for a damaged file; RequestError for one that was saved by another model, on another
         backend or with other options that change what is computed, and where the cache has no room.

@@ -45,7 +45,7 @@ def test_planned_memory_is_allocated(architecture: str, threads: int, tmp_path: 
 
 
 def test_nothing_large_is_allocated_beside_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the regions there are only tables of what a step gives: some hundred bytes a token, and small change."""
+    """Beside the regions there are only tables of what a step gives: angles and places of each token, and small change."""
     taken = []
 
     class Counting(cpu_memory.mmap.mmap):
@@ -57,7 +57,7 @@ def test_nothing_large_is_allocated_beside_the_plan(tmp_path: Path, monkeypatch:
     load(path, threads=2)  # compiles what is needed
     monkeypatch.setattr(cpu_memory.mmap, "mmap", Counting)
     model = load(path, threads=2, n_batch=512)
-    assert 0 <= sum(taken) - (sum(model.memory.values()) - 4 * model.n_vocab) <= 512 * 300 + 100_000
+    assert 0 <= sum(taken) - (sum(model.memory.values()) - 4 * model.n_vocab) <= 512 * 600 + 100_000
 
 
 def test_scratch_does_not_grow_with_the_number_of_operations(tmp_path: Path) -> None:

@@ -50,6 +50,21 @@ MORE = (
     "rwkv6qwen2",
     "rwkv7",
 )
+# One of each kind, for the backend whose kernels take their time to compile: the others have the same operations.
+KINDS = (
+    "falcon-h1-dense",
+    "glm5-next-moe",
+    "jamba-dense",
+    "kimi-k3-moe",
+    "lfm2-dense",
+    "minimax-01-moe",
+    "plamo2-dense",
+    "qwen35-dense",
+    "qwen4exp-moe",
+    "rwkv6",
+    "rwkv6qwen2",
+    "rwkv7",
+)
 # Largest normalised mean squared error.
 MOST = 1e-10
 # Tokens of a chunk, and of how many in all.
@@ -91,7 +106,7 @@ def test_logits_are_llama_cpps(name: str, model_file: Callable[[str], Path]) -> 
     assert error(beside(model, reference.tokens), whole) <= 1e-9
 
 
-@pytest.mark.parametrize("name", EXACT + MORE)
+@pytest.mark.parametrize("name", KINDS)
 def test_logits_on_the_cpu(name: str, model_file: Callable[[str], Path]) -> None:
     """The CPU backend gives them too, the same bits in chunks, beside another sequence and on two threads."""
     path, reference = model_file(name), Reference(name)
@@ -105,7 +120,7 @@ def test_logits_on_the_cpu(name: str, model_file: Callable[[str], Path]) -> None
     np.testing.assert_array_equal(model.logits(reference.tokens), whole)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", ["jamba-dense", "kimi-linear-moe", "qwen35-dense"])
 def test_logits_of_quantised_weights(name: str, model_file: Callable[[str], Path], tmp_path: Path) -> None:
     """With matrices in Q8_0 most tokens' logits are close; of others the rounding may tip a choice of experts."""
     reference, path = Reference(name), quantised(model_file(name), tmp_path / "q8_0.gguf")
@@ -114,7 +129,7 @@ def test_logits_of_quantised_weights(name: str, model_file: Callable[[str], Path
     assert 0 < np.median(off) / np.mean(reference.logits**2) <= QUANTISED
 
 
-@pytest.mark.parametrize("name", ["jamba-dense", "mamba2-dense", "qwen35-dense"])
+@pytest.mark.parametrize("name", ["jamba-dense", "qwen35-dense"])
 def test_texts_that_go_on_from_a_kept_state(name: str, model_file: Callable[[str], Path]) -> None:
     """Cut back, copied, begun again or after a failed step, a text's logits are the same bits as computed at once."""
     model = puna.load(model_file(name), backend="cpu", threads=1, n_ctx=512, **CACHES)

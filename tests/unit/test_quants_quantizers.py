@@ -14,8 +14,8 @@ from puna.quants.registry import TYPES
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
-# Root mean square errors of llama.cpp's quantisers (libggml of llama-cpp-python 0.3.36) on the values of `sample`, without
-# and with its weights: ggml_quantize_chunk, and the reference functions of the two types that it leaves out.
+# Root mean square errors of llama.cpp's quantisers (libggml of llama-cpp-python 0.3.36) on the values of `sample`,
+# without and with its weights: ggml_quantize_chunk, and the reference functions of the two types that it leaves out.
 GGML = {
     "Q4_0": (0.08615, 0.07747),
     "Q4_1": (0.07829, 0.06394),
@@ -108,8 +108,8 @@ def test_cuts_and_threads_change_nothing(name: str, weighted: bool, monkeypatch:
     assert np.array_equal(
         quantize(quant, np.asfortranarray(x).reshape(2, 3, 768), weights), whole.reshape(2, 3, -1)
     )
-    for size in (quant.block, 17 * quant.block):
-        monkeypatch.setattr(pieces, "PIECE", size)
+    for blocks in (1, 17):
+        monkeypatch.setattr(pieces, "PIECE", blocks * max(32, quant.block))
         for threads in (1, 3):
             assert np.array_equal(quantize(quant, x, weights, threads), whole)
     assert quantize(quant, x[:0], weights).shape == (0, whole.shape[1])

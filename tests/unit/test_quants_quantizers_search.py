@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -18,6 +19,13 @@ MODELS: list[tuple[Model, list[float]]] = [
     (Affine(2, signed=True), [0, 1, 2]),
     (Affine(2, signed=False), [0, 1, 2]),
 ]
+
+
+@pytest.fixture(autouse=True)
+def without_warnings() -> Iterator[None]:
+    """As `quantize` calls the search."""
+    with np.errstate(all="ignore"):
+        yield
 
 
 def groups(weighted: bool) -> Groups:

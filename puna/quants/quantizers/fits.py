@@ -28,6 +28,7 @@ __all__ = [
 WIDTH = 16
 # No type with half-float scales holds larger values, and up to here no sum of squares overflows.
 LARGEST = np.float32(2**30)
+LEAST = np.float32(2**-24)  # half float above 0
 
 
 class Tile:
@@ -135,7 +136,8 @@ def stepped(scale: Floats, curvature: Floats, steps: Scaled) -> tuple[Floats, Fl
     Units are small, and half floats near zero far apart: so guesses are judged as they are when rounded.
     """
     groups = Groups(scale, curvature)
-    units = rounded(np.stack([unit for unit, _zero in steps.guesses(groups)]))
+    guesses = np.stack([unit for unit, _zero in steps.guesses(groups)])
+    units = np.where(np.abs(guesses) < LEAST, np.copysign(LEAST, guesses), rounded(guesses))
     gains = np.empty_like(units)
     for unit, gain in zip(units, gains, strict=True):
         steps.encode(groups, unit)

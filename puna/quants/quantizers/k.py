@@ -18,7 +18,7 @@ Q6 = Scaled(Levels(-32, 31), (-33, -32, -31, -30, 29))
 FOUR_BITS = Scaled(Levels(0, 15), range(12, 18))
 SIX_BITS = Scaled(Levels(0, 63), range(54, 67))
 SIGNED_SIX_BITS = Scaled(Levels(-32, 31), (-33, -32, -31, -30, 30, 31))
-EIGHT_BITS = Scaled(Levels(-128, 127), range(-132, -119, 2))
+EIGHT_BITS = Scaled(Levels(-128, 127), (*range(-132, -119, 2), -104))
 
 
 def quantize_q2_k(x: Floats, w: Floats | None) -> Bytes:

@@ -158,10 +158,10 @@ class Model(Vocabulary, Saving):
         if not ids:
             raise RequestError("the prompt is empty and the model adds no token to it", fix="give a prompt")
         room, shift = self.cache.room(sequence), shift_for(context_shift, keep, ids, self.tokenizer.bos)
-        if len(ids) > room and shift is None:
+        if len(ids) > room and not (shift and shift.half(room)):
             left = "" if room == self.n_ctx else f"has room for {room} of "
             what = f"the prompt has {len(ids)} tokens, the context {left}{self.n_ctx}"
-            raise RequestError(what, fix="raise n_ctx (-c)")
+            raise RequestError(what, fix="raise n_ctx (-c)" + ", or keep less (--keep)" * (shift is not None))
         ends, breakers, scans = self.tokenizer.end_ids, self.breakers, self.backend.scans()
         how = sampling_params(sampling)
         sampler = Sampler(how, self.n_vocab, end_ids=ends, breakers=breakers, scans=scans)

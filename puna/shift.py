@@ -25,12 +25,9 @@ class Shift:
         return [*tokens[: self.keep], *tokens[self.keep + count :]]
 
     def times(self, tokens: Sequence[int], room: int) -> int:
-        """How often a context of `room` is full before all tokens are in it. Raises RequestError where none may go."""
-        over, half = len(tokens) - room, self.half(room)
-        if over > 0 and not half:
-            what = f"the prompt has {len(tokens)} tokens, the context {room}, and {self.keep} must stay"
-            raise RequestError(what, where="keep (--keep)", fix="keep less, or raise n_ctx (-c)")
-        return -(-over // half) if over > 0 else 0
+        """How often a context of `room`, of which half of something may go, is full before all tokens are in it."""
+        over = len(tokens) - room
+        return -(-over // self.half(room)) if over > 0 else 0
 
 
 def shift_for(context_shift: bool, keep: int, prompt: Sequence[int], bos: int | None) -> Shift | None:

@@ -9,6 +9,9 @@ import pytest
 from cli_runs import ENDLESS, alphabet, puna
 from tiny_model import write_tiny
 
+import puna as package
+from puna.cli.conversation import Conversation
+
 SAID = "the context of 16 was full 5 times: 40 tokens of the text dropped"
 
 
@@ -29,12 +32,12 @@ def test_a_prompt_is_kept(model: Path, tmp_path: Path) -> None:
     words = ("run", model, "-n", 3, "--prompt-cache", file)
     first, second = (puna(*words, "-p", "from abc") for _ in range(2))
     assert first.out == second.out == "from abcdef\n"
-    assert (cached(first.err), cached(second.err)) == (0, 7)
-    assert f"kept 8 tokens in {file}" in first.err
+    assert (cached(first.err), cached(second.err)) == (0, 6)
+    assert f"kept 7 tokens in {file}" in first.err
     assert "kept" not in second.err.split("\n\n")[1]
     third = puna(*words, "-p", "from a is")
-    assert cached(third.err) == 6
-    assert "kept 9 tokens" in third.err
+    assert cached(third.err) == 5
+    assert "kept 8 tokens" in third.err
 
 
 def test_a_text_goes_on(model: Path, tmp_path: Path) -> None:
@@ -116,14 +119,28 @@ def test_minus_two_is_until_the_context_is_full(model: Path) -> None:
 
 
 def test_a_conversation_beyond_the_context(tmp_path: Path) -> None:
-    """A conversation goes on after its context is full; --keep -1 leaves the system prompt alone."""
+    """A conversation that would end at the limit of its context goes on with --context-shift, and says so."""
     model = alphabet(tmp_path)
     lines = b"one\ntwo\nthree\n/tokens\n"
     words = ("chat", model, "-c", 80, "-sys", "Be so")
     assert "start over with /clear" in puna(*words, stdin=lines).error
-    for keep in (0, -1):
-        result = puna(*words, "--context-shift", "--keep", keep, stdin=lines)
-        assert (result.status, result.out) == (0, "abcdefghijklmnopqrstuvwxyz\n" * 3)
-        assert "the context of 80 was full" in result.err
-        prompts = [line for line in result.err.splitlines() if line.startswith("prompt ")]
-        assert (cached(prompts[0]) > 0) == (keep == -1)
+    result = puna(*words, "--context-shift", stdin=lines)
+    assert (result.status, result.out) == (0, "abcdefghijklmnopqrstuvwxyz\n" * 3)
+    assert result.err.count("the context of 80 was full") == 2
+
+
+def test_what_a_conversation_keeps(tmp_path: Path) -> None:
+    """To keep -1 is to keep what comes before the first message; of earlier turns the cache has what is left."""
+    path = alphabet(tmp_path)
+    for keep, kept in ((0, ""), (-1, "<|im_start|>system\nBe so<|im_end|>\n<|im_start|>user\n")):
+        model = package.load(path, backend="reference", n_ctx=96)
+        shift = {"context_shift": True, "keep": keep}
+        conversation = Conversation(model, system="Be so", sampling={"temp": 0}, shift=shift)
+        for text in ("one", "two", "three"):
+            assert "".join(conversation.ask(text)) == "abcdefghijklmnopqrstuvwxyz"
+        assert conversation.last is not None
+        assert conversation.last.timings.dropped > 0
+        held = model.detokenize(conversation.sequence.tokens)
+        assert held.startswith(kept)
+        assert held.startswith("<|im_start|>system") == bool(kept)
+        assert held.endswith("three<|im_end|>\n<|im_start|>assistant\nabcdefghijklmnopqrstuvwxyz")

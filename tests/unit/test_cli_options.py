@@ -50,6 +50,11 @@ OTHERS: list[tuple[str, str | None, str, Any]] = [
     ("-p --prompt", "-text", "prompt", "-text"),
     ("-f --file", "a.txt", "file", "a.txt"),
     ("-n --predict --n-predict", "-1", "predict", -1),
+    ("--context-shift", None, "context_shift", True),
+    ("--keep", "-1", "keep", -1),
+    ("--prompt-cache", "kept", "prompt_cache", "kept"),
+    ("--prompt-cache-all", None, "prompt_cache_all", True),
+    ("--prompt-cache-ro", None, "prompt_cache_ro", True),
     ("-c --ctx-size", "0", "ctx_size", 0),
     ("-b --batch-size", "1", "batch_size", 1),
     ("-t --threads", "2", "threads", 2),
@@ -150,7 +155,7 @@ def test_no_escape_leaves_backslashes() -> None:
         (["--color", "model.gguf"], "name", "model.gguf"),
         (["--", "-m"], "name", "-m"),
         (["-n", "1", "-n", "2"], "predict", 2),
-        (["-n", "-2"], "predict", -1),
+        (["-n", "-2"], "predict", -2),
     ],
 )
 def test_forms_of_flags(words: list[str], name: str, value: Any) -> None:

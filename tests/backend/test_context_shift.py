@@ -102,7 +102,7 @@ def test_a_prompt_beyond_the_context(tmp_path: Path) -> None:
         text = [*(half(text, 4) if len(text) == 64 else text), token]
     assert stream.writer.prompt == text
     assert (stream.timings.prompt_tokens, stream.timings.dropped) == (len(text), 200 - len(text))
-    with pytest.raises(RequestError, match="200 tokens, the context 64; raise .* or keep less"):
+    with pytest.raises(RequestError, match=r"200 tokens, the context 64; raise .* or keep less"):
         model.stream(long, 1, context_shift=True, keep=-1)
 
 

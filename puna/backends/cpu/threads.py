@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Hashable
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,10 @@ class Shared:
             self.memory.ctypes.data + runner.JOB_BYTES + i * runner.NAP_BYTES for i in range(threads)
         ]
         self.awake = np.zeros(threads, np.int64)
-        self.signals = [threading.Semaphore(0) for _ in range(threads - 1)]
+        # Locks that are held until a worker is signalled: an interrupt cannot come in the middle of one's methods.
+        self.signals = [threading.Lock() for _ in range(threads - 1)]
+        for signal in self.signals:
+            signal.acquire()
         self.scratch = [0] * threads
 
     @property
@@ -91,7 +95,8 @@ class Shared:
         """Signal the workers that were found asleep; a signal too many does no harm."""
         for worker, signal in enumerate(self.signals):
             if self.awake[worker]:
-                signal.release()
+                with suppress(RuntimeError):  # it is signalled already
+                    signal.release()
                 self.awake[worker] = 0
 
     def work(self, worker: int) -> None:

@@ -5,15 +5,17 @@ Normalisation and words are those of BERT (https://github.com/google-research/be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+from puna.errors import TokenizerError
 from puna.tokenizer.tokens import TokenTable
 
 __all__ = ["WordPiece"]
 
 START = "\u2581"  # before the first piece of a word; the others have no mark
-KNOWN = 1 << 16  # words whose pieces are kept
+KNOWN, SHORT = 1 << 16, 64  # words whose pieces are kept, and their most characters
+LONGEST = 256  # characters of a piece: time is linear in a word's length, and in this
 
 
 class WordPiece:
@@ -23,18 +25,24 @@ class WordPiece:
     """
 
     def __init__(self, vocabulary: TokenTable, *, lowercase: bool, strip_accents: bool) -> None:
+        """Raises TokenizerError for a piece longer than LONGEST."""
         from tokenizers.normalizers import BertNormalizer
         from tokenizers.pre_tokenizers import BertPreTokenizer
 
         ids, unknown = vocabulary.ids, vocabulary.meaning["unk"]
         longest = max(map(len, vocabulary.texts))
+        if longest > LONGEST:
+            what = f"a piece has {longest} characters, and {LONGEST} are the most"
+            raise TokenizerError(what, where=vocabulary.where)
         self._normalizer = BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
         self._words = BertPreTokenizer()
-        self._pieces = lru_cache(KNOWN)(lambda word: pieces(word, ids, longest, unknown))
+        self._cut: Callable[[str], tuple[int, ...]] = lambda word: pieces(word, ids, longest, unknown)
+        self._known = lru_cache(KNOWN)(self._cut)
 
     def encode(self, text: str) -> list[int]:
         words = self._words.pre_tokenize_str(self._normalizer.normalize_str(text))
-        return [token for word, _ in words for token in self._pieces(word)]
+        cut = [self._known(word) if len(word) <= SHORT else self._cut(word) for word, _ in words]
+        return [token for part in cut for token in part]
 
     def plain(self, text: str) -> bytes:
         """The bytes that a normal token stands for: a word's first has a space before it."""

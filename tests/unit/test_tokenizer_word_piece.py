@@ -78,6 +78,12 @@ def test_missing_marks_are_refused(name: str) -> None:
         load(word_piece("▁a", **{f"{name}_token_id": None}))
 
 
+def test_long_pieces_are_refused() -> None:
+    """Pieces so long that words would take long to cut are an error of the file."""
+    with pytest.raises(TokenizerError, match="a piece has 257 characters, and 256 are the most"):
+        load(word_piece("a" * 257))
+
+
 def test_a_long_word_takes_linear_time() -> None:
     """A word of a million characters is cut in seconds: time grows with its length, not with its square."""
     tokenizer = load(word_piece("▁a", "a"))

@@ -19,6 +19,7 @@ from compare import rewrite
 import puna
 from puna.edit.mixes import MIXES, find_mix
 from puna.edit.quantize import make_plan, run_plan
+from puna.errors import RequestError
 from puna.gguf import GGUFFile
 from puna.measure.divergence import divergence
 from puna.measure.perplexity import perplexity
@@ -51,7 +52,11 @@ def rows(model: Path, text: str, n_ctx: int, chunks: int) -> Iterator[str]:
         whole = perplexity(loaded, text_ids(loaded, text), n_ctx, chunks=chunks, save=saved)
         yield f"| F32 | {size / 2**20:.0f} | {whole.value:.2f} | - | - |"
         for mix in (mix for mix in MIXES if mix != "F32" and mix not in OF_EXPERTS):
-            path, size = quantised(plain, folder, mix)
+            try:
+                path, size = quantised(plain, folder, mix)
+            except RequestError as error:  # it wants an importance matrix
+                sys.stderr.write(f"{error}\n")
+                continue
             found = divergence(puna.load(path, n_ctx=n_ctx), SavedLogits(saved))
             mean, same = found.kld.mean(), 100 * found.same_top.mean()
             yield f"| {mix} | {size / 2**20:.0f} | {found.perplexity.value:.2f} | {mean:.4f} | {same:.1f}% |"
@@ -70,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in rows(args.model, args.file.read_text(encoding="utf-8"), args.ctx_size, args.chunks):
         sys.stderr.write(line + "\n")
         lines.append(line)
-    about = f"{args.model.stem}, {args.chunks} windows of {args.ctx_size} tokens of {args.file.name}; Puna {puna.__version__}."
+    text = f"{args.chunks} windows of {args.ctx_size} tokens of {args.file.name}"
+    about = f"{args.model.stem}, {text}; Puna {puna.__version__}."
     table = "\n".join([*lines, "", about])
     sys.stdout.write(table + "\n")
     if args.write:

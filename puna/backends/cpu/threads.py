@@ -31,6 +31,7 @@ SPIN = Spec(runner.spin, (), ("i64",))
 # Seconds at a barrier before the core is given up, by threads that have one each and by those that do not.
 PATIENT, HASTY = 2.4e-3, 12e-6
 AWAKE = 2.4e-3  # seconds that a worker looks out for a new job before it sleeps
+LAST_STEP = 10.0  # seconds that the end of a process waits for a step
 TRIAL = 20_000  # looks that are timed, once a compiler
 
 
@@ -74,16 +75,17 @@ class Shared:
         live until then.
         """
         with self.lock:
+            self.post(records, count)
+
+    def post(self, records: int, count: int) -> None:
+        self.finish()
+        self.job[0], self.job[1] = records, count
+        self.rouse(self.naps[0], len(self.signals), self.awake.ctypes.data)
+        self.wake()
+        try:
+            self.start(self.address, self.naps[0], len(self.signals), self.awake.ctypes.data, self.scratch[0])
+        finally:
             self.finish()
-            self.job[0], self.job[1] = records, count
-            self.rouse(self.naps[0], len(self.signals), self.awake.ctypes.data)
-            self.wake()
-            try:
-                self.start(
-                    self.address, self.naps[0], len(self.signals), self.awake.ctypes.data, self.scratch[0]
-                )
-            finally:
-                self.finish()
 
     def finish(self) -> None:
         """Take part in a job that is posted and not done."""
@@ -109,14 +111,14 @@ class Shared:
             self.signals[worker].acquire()
 
     def stop(self, workers: list[threading.Thread]) -> None:
-        """A job without records ends the workers.
+        """A job without records ends the workers; whoever comes with a job after it waits for ever.
 
-        They are left to end with the process in one that was forked, which does not have them, and where another thread
-        is still in a job, as at exit.
+        At exit a daemon may still be at work: it must not be in the code when that is taken down. A process that was
+        forked does not have the workers.
         """
-        if os.getpid() != self.process or self.lock.locked():
+        if os.getpid() != self.process or not self.lock.acquire(timeout=LAST_STEP):
             return
-        self.work_out(0, 0)
+        self.post(0, 0)
         for worker in workers:
             worker.join()
 
@@ -137,6 +139,7 @@ class Team:
         each = len(self.scratch) // self.threads // ALIGN * ALIGN
         places = [self.scratch.ctypes.data + i * each for i in range(self.threads)]
         self.shared, self.alone = Shared(self.compiler, self.threads), Shared(self.compiler, 1)
+        self.alone.lock = self.shared.lock
         self.shared.scratch[:], self.alone.scratch[:] = places, places[:1]
         workers = started(self.shared, self.threads - 1)
         self.close = weakref.finalize(self, self.shared.stop, workers)

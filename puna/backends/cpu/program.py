@@ -96,6 +96,7 @@ class Program:
         }
         self.experts = [(i, c.used) for i, c in enumerate(self.calls) if c.used]
         self.attends = [i for i, c in enumerate(self.calls) if c.shape]
+        self.may_split = all(c.shape.group <= MOST_GROUP for c in self.calls if c.shape)
         self.walks = [i for i, c in enumerate(self.calls) if c.parts]
         self.walk_parts = np.array([c.parts for c in self.calls if c.parts], np.int64)
         self.heads = np.array([c.shape.heads_kv for c in self.calls if c.shape], np.int64)
@@ -246,8 +247,7 @@ class Program:
             return "prefill"
         units = len(batch.spans) * int(np.max(self.heads, initial=0))
         is_long = max((span.length for span in batch.spans), default=0) > BLOCK * self.plan.kv.page
-        shapes = [call.shape for call in self.calls if call.shape]
-        fits = units <= split_units(self.team.threads) and all(shape.group <= MOST_GROUP for shape in shapes)
+        fits = units <= split_units(self.team.threads) and self.may_split
         return "split" if is_long and fits and self.team.threads > 1 else "decode"
 
     def ahead(self, grains: NDArray[np.int64], sizes: dict[str, int]) -> NDArray[np.int64]:

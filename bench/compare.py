@@ -151,10 +151,11 @@ def machine(engines: Sequence[Engine], args: argparse.Namespace) -> list[str]:
     versions = ", ".join(engine.version for engine in engines)
     python = f"Python {platform.python_version()}, llvmlite {llvmlite.__version__}"
     when, where = date.today().isoformat(), f"{processor()}, {cores} cores, {args.threads} threads"
+    models = "; ".join(map(described, args.models))
     return [
         f"{when}: {where}; measured at best {best}.",
         f"{versions}, {python}; medians of {args.repeats}. A ratio above 1 says how many times better Puna is.",
-        f"Models, and the types of their bytes: {'; '.join(map(described, args.models))}.",
+        *([f"Models, and the types of their bytes: {models}."] if args.models else []),
     ]
 
 

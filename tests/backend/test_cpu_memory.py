@@ -45,7 +45,7 @@ def test_planned_memory_is_allocated(architecture: str, threads: int, tmp_path: 
 
 
 def test_nothing_large_is_allocated_beside_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the regions there are only tables of what a step gives: angles and places of each token, and small change."""
+    """Beside the regions there are only tables of what a step gives, angles above all, and small change."""
     taken = []
 
     class Counting(cpu_memory.mmap.mmap):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,11 +63,16 @@ class Compiler:
         self.addresses: dict[str, int] = {}
         self.seconds: dict[Spec, float | None] = {}  # of each kernel asked for; None: it came from the cache
         self.engines: list[llvm.ExecutionEngine] = []
+        self.lock = threading.RLock()  # held while LLVM is at work
         self.looks = 0.0  # that a waiting thread takes a second, once that is known
 
     def addresses_of(self, specs: Iterable[Spec]) -> dict[Spec, int]:
         """Addresses of the kernels, ready to call."""
-        keys = {spec: self.key(spec) for spec in specs}
+        with self.lock:
+            return self.linked({spec: self.key(spec) for spec in specs})
+
+    def linked(self, keys: Mapping[Spec, str]) -> dict[Spec, int]:
+        """Addresses of kernels by their keys, those linked now that were not before."""
         missing = {key: spec for spec, key in keys.items() if key not in self.addresses}
         for key, spec in missing.items():
             # An engine of its own for each: one that has been finalised does not relocate what is added later.

@@ -118,6 +118,10 @@ class Shared:
         """
         if os.getpid() != self.process or not self.lock.acquire(timeout=LAST_STEP):
             return
+        if self.compiler.lock.acquire(
+            timeout=LAST_STEP
+        ):  # nor may it be in LLVM; it goes no further than to a job
+            self.compiler.lock.release()
         self.post(0, 0)
         for worker in workers:
             worker.join()

@@ -97,11 +97,11 @@ class Lanes(ABC):
     @abstractmethod
     def f32(self) -> Lanes: ...
 
-    def as_i8(self) -> Lanes:
-        raise NotImplementedError
+    @abstractmethod
+    def as_i8(self) -> Lanes: ...
 
-    def as_f16(self) -> Lanes:
-        raise NotImplementedError
+    @abstractmethod
+    def as_f16(self) -> Lanes: ...
 
     @abstractmethod
     def as_f32(self) -> Lanes: ...

@@ -96,41 +96,33 @@ def prepare(
     Raises a PunaError for what Puna cannot run and for options that do not exist; not for what does not fit.
     """
     settings = Settings.from_environment()
-    graph, config = build(file, lambda trained: plan.context_length(n_ctx, trained), pooling)
     threads = plan.thread_count(settings.threads if threads is None else threads)
     name = settings.backend or backend if backend == "auto" else backend
-    engine, about, lowered = backends.choose(name, threads, repack, graph)
-    types = about.kv_type(cache_type_k), about.kv_type(cache_type_v)
-    if not by_name(types[0]).is_float:
-        lowered = plan.rotate_keys(lowered)
     most, parallel = plan.positive(n_batch, "n_batch (-b)"), plan.positive(parallel, "parallel (-np)")
-    weights = engine.resident(lowered, mmap)
 
-    def at(n_ctx: int) -> Prepared:
-        batch = min(most, n_ctx)
-        share = about.shares_values
-        kv = plan.KVLayout.of(lowered, n_ctx, *types, batch=batch, parallel=parallel, share=share)
-        sizes = {"tokens": batch, "rows": batch}
-        steps = plan.make_plan(lowered, **sizes, kv=kv, scratch=engine.scratch, row_ops=about.row_ops)
-        memory = plan.regions(steps, weights)
-        return Prepared(config, lowered, engine, about, steps, memory, n_ctx, at)
+    def planned(asked: int | None) -> Prepared:
+        """With a graph for the context that is asked for: some models are others for a longer one."""
+        graph, config = build(file, lambda trained: plan.context_length(asked, trained), pooling)
+        engine, about, lowered = backends.choose(name, threads, repack, graph)
+        types = about.kv_type(cache_type_k), about.kv_type(cache_type_v)
+        if not by_name(types[0]).is_float:
+            lowered = plan.rotate_keys(lowered)
+        weights = engine.resident(lowered, mmap)
 
-    wanted = at(plan.context_length(n_ctx, config.n_ctx_train))
+        def at(n_ctx: int) -> Prepared:
+            batch, share = min(most, n_ctx), about.shares_values
+            kv = plan.KVLayout.of(lowered, n_ctx, *types, batch=batch, parallel=parallel, share=share)
+            sizes = {"tokens": batch, "rows": batch}
+            steps = plan.make_plan(lowered, **sizes, kv=kv, scratch=engine.scratch, row_ops=about.row_ops)
+            memory = plan.regions(steps, weights)
+            return Prepared(config, lowered, engine, about, steps, memory, n_ctx, at)
+
+        return at(plan.context_length(asked, config.n_ctx_train))
+
+    wanted = planned(n_ctx)
     fitting = wanted.longest(wanted.n_ctx) if (fit or n_ctx == 0) and not wanted.fits else 0
     if not fitting:
         return wanted
-    again = prepare(  # its graph may be another for a shorter context
-        file,
-        backend=backend,
-        n_ctx=fitting,
-        threads=threads,
-        n_batch=n_batch,
-        parallel=parallel,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        mmap=mmap,
-        repack=repack,
-    )
-    return again.noted(
-        f"the context is {fitting}, not {wanted.n_ctx}: the longest that fits into {human(about.free)}"
-    )
+    free = human(wanted.about.free)
+    note = f"the context is {fitting}, not {wanted.n_ctx}: the longest that fits into {free}"
+    return planned(fitting).noted(note)

@@ -18,11 +18,15 @@ from puna.gguf import GGUFFile
 from puna.gguf import write as write_gguf
 from puna.quants import by_name, dequantize, quantize
 
-__all__ = ["ARCHS", "CACHES", "Reference", "beside", "error", "quantised", "write_model"]
+__all__ = ["ARCHS", "CACHES", "CHUNKS", "Reference", "beside", "error", "quantised", "write_model"]
 
 ARCHS = Path(__file__).resolve().parents[3] / "shared" / "archs"
 # llama.cpp's logits are those of a cache of F32.
 CACHES: Mapping[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32"}
+# Keys that a specification leaves out, and what llama.cpp took for them.
+KEYS: Mapping[str, Mapping[str, float]] = {"qwen2vl-dense": {"attention.layer_norm_rms_epsilon": 0.0}}
+# Tokens of a chunk, and of how many in all.
+CHUNKS = ((1, 16), (7, 48), (32, 48))
 
 
 class Reference:
@@ -43,12 +47,14 @@ def fixture() -> ModuleType:
     return module
 
 
-def write_model(name: str, folder: Path, keys: Mapping[str, float] | None = None) -> Path:
-    """The GGUF file of a fixture for seed 1. keys: f32 metadata that its specification leaves out."""
+def write_model(name: str, folder: Path) -> Path:
+    """The GGUF file of a fixture for seed 1."""
     path = folder / f"{name}.gguf"
     if not path.exists():
         spec = json.loads((ARCHS / f"{name}.json").read_text())
-        spec["kv"] += [[f"{spec['arch']}.{key}", ["FLOAT32"], value] for key, value in (keys or {}).items()]
+        spec["kv"] += [
+            [f"{spec['arch']}.{key}", ["FLOAT32"], value] for key, value in KEYS.get(name, {}).items()
+        ]
         fixture().write(spec, 1, str(path))
     return path
 

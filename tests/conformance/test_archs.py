@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
-from arch_files import ARCHS, CACHES, Reference, beside, error, quantised, write_model
+from arch_files import ARCHS, CACHES, CHUNKS, Reference, beside, error, quantised
 
 import puna
 
@@ -83,29 +82,10 @@ FIXTURES = {
     "talkie-dense": 1e-10,
     "xverse-dense": 1e-10,
 }
-# Keys that a specification leaves out, and what llama.cpp took for them.
-KEYS = {"qwen2vl-dense": {"attention.layer_norm_rms_epsilon": 0.0}}
 # Largest error of the CPU backend with matrices in Q8_0 and activations in 8 bits, where it is not QUANTISED.
 QUANTISED = 5e-3
 # HRM-Text runs its layers six times over their own results: the rounding of the weights alone makes 9e-3.
 ROUGH = {"hrm_text-dense": 2e-2}
-# Tokens of a chunk, and of how many in all.
-CHUNKS = ((1, 16), (7, 48), (32, 48))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
-
-
-@pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Writes the GGUF file of a fixture for seed 1."""
-    folder = tmp_path_factory.mktemp("archs")
-    return lambda name: write_model(name, folder, KEYS.get(name))
 
 
 @pytest.mark.parametrize("name", FIXTURES)

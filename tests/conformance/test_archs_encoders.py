@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
-from arch_files import ARCHS, CACHES, Reference, error, quantised, write_model
+from arch_files import ARCHS, CACHES, Reference, error, quantised
 
 import puna
 from puna.errors import RequestError
@@ -19,21 +18,6 @@ pytestmark = pytest.mark.skipif(not ARCHS.exists(), reason="reference data ../sh
 FIXTURES = {"dream-dense": 1e-10, "llada-dense": 1e-10, "llada-moe-moe": 1e-10, "rnd1-moe": 1e-10}
 # Largest error with matrices in Q8_0 and activations in 8 bits; experts that are all but as good may change places.
 QUANTISED = {"llada-moe-moe": 5e-2, "rnd1-moe": 5e-2}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
-
-
-@pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Writes the GGUF file of a fixture for seed 1."""
-    folder = tmp_path_factory.mktemp("archs")
-    return lambda name: write_model(name, folder)
 
 
 def beside(model: puna.Model, tokens: list[int]) -> np.ndarray:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
-from arch_files import ARCHS, CACHES, Reference, beside, error, quantised, write_model
+from arch_files import ARCHS, CACHES, CHUNKS, Reference, beside, error, quantised, write_model
 
 import puna
 
@@ -67,18 +67,8 @@ KINDS = (
 )
 # Largest normalised mean squared error.
 MOST = 1e-10
-# Tokens of a chunk, and of how many in all.
-CHUNKS = ((1, 16), (7, 48), (32, 48))
 # Largest error of the CPU backend with matrices in Q8_0 and activations in 8 bits.
 QUANTISED = 5e-3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -97,3 +97,13 @@ def test_a_window_needs_fewer_pages(model: Path) -> None:
         assert (whole["window"], windowed["window"] > 0) == (0, True)
     assert groups[2048][0]["pages"] * 2 == groups[4096][0]["pages"]
     assert groups[2048][1]["pages"] == groups[4096][1]["pages"]
+
+
+def test_a_shorter_context_keeps_the_other_options(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that is made again for what fits is for the same pooling, types and batch."""
+    how = {"backend": "blas", "pooling": "mean", "cache_type_k": "f16", "n_batch": 64}
+    with GGUFFile.open(model) as file:
+        free(monkeypatch, planning.prepare(file, n_ctx=1000, **how).total)
+        fitting = planning.prepare(file, n_ctx=4096, fit=True, **how)
+    assert fitting.n_ctx < 4096
+    assert (fitting.config.pooling, fitting.steps.kv.k_type, fitting.steps.tokens) == ("mean", "F16", 64)

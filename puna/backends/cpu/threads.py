@@ -118,9 +118,8 @@ class Shared:
         """
         if os.getpid() != self.process or not self.lock.acquire(timeout=LAST_STEP):
             return
-        if self.compiler.lock.acquire(
-            timeout=LAST_STEP
-        ):  # nor may it be in LLVM; it goes no further than to a job
+        # Nor may it be in LLVM; from there it goes no further than to a job.
+        if self.compiler.lock.acquire(timeout=LAST_STEP):
             self.compiler.lock.release()
         self.post(0, 0)
         for worker in workers:

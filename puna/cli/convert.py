@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from puna.cli.parser import Parser, one_of
+from puna.cli.copies import clear, named, writing
+from puna.cli.parser import Parser, checked, one_of
 from puna.cli.report import Bars, counted, say
 from puna.cli.text import printable
+from puna.errors import RequestError
 from puna.units import human
 
 if TYPE_CHECKING:
@@ -26,9 +28,12 @@ def build(prog: str) -> Parser:
     parser = Parser(prog, f"{about} {check}")
     parser.usage = f"{prog} FOLDER OUT [options]"
     parser.add_argument(
-        "folder", metavar="FOLDER", help="a folder with config.json, *.safetensors and the tokenizer's files"
+        "folder",
+        metavar="FOLDER",
+        type=checked(folder),
+        help="a folder with config.json, *.safetensors and the tokenizer's files",
     )
-    parser.add_argument("out", metavar="OUT", help="the file to write, or a folder for it")
+    parser.add_argument("out", metavar="OUT", type=named, help="the file to write, or a folder for it")
     parser.add_argument(
         "--outtype",
         type=one_of(*OUTTYPES),
@@ -46,10 +51,17 @@ def build(prog: str) -> Parser:
     return parser
 
 
+def folder(text: str) -> str:
+    if not text:
+        raise ValueError("an empty path names no folder; write . for this one")
+    return text
+
+
 def run(prog: str, argv: Sequence[str]) -> int:
     """Run the command. Raises PunaError."""
     arguments = build(prog).parse(argv)
     from puna.convert import prepare
+    from puna.gguf.output import check_room
 
     found = prepare(
         arguments.folder,
@@ -63,10 +75,17 @@ def run(prog: str, argv: Sequence[str]) -> int:
         for line in lines(found):
             say(line)
         if arguments.dry_run:
+            try:
+                check_room(found.path, found.nbytes)
+            except RequestError as error:
+                say(f"note: without --dry-run this is an error: {error}")
             say(f"nothing is written (--dry-run): {printable(str(found.path))}")
             return 0
-        with Bars() as progress:
-            found.write(progress)
+        clear(found.path.resolve())
+        with writing(found.path), Bars() as progress:
+            odd = found.write(progress)
+        for name in odd:
+            say(f"note: tensor {printable(name)} has values that are no numbers, or infinite")
     finally:
         found.close()
     print(printable(str(found.path)))

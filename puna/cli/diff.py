@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from puna.cli import options
+from puna.cli.copies import add_no_mmap
 from puna.cli.inspect import cut_json, plain, value_text
 from puna.cli.parser import Parser
 from puna.cli.report import Bars, counted
@@ -33,6 +34,7 @@ def build(prog: str) -> Parser:
     parser.add_argument(
         "--no-values", action="store_true", help="compare types and shapes alone, which is quick"
     )
+    add_no_mmap(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -42,7 +44,8 @@ def run(prog: str, argv: Sequence[str]) -> int:
     from puna.edit.compare import compare
 
     arguments = build(prog).parse(argv)
-    names = (argparse.Namespace(name=name, model=None) for name in (arguments.first, arguments.second))
+    given = {"model": None, "no_mmap": arguments.no_mmap}
+    names = (argparse.Namespace(name=name, **given) for name in (arguments.first, arguments.second))
     with options.open_file(next(names)) as first, options.open_file(next(names)) as second:
         with Bars() as progress:
             found = compare(first, second, values=not arguments.no_values, progress=progress)

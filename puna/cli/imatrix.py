@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puna.cli import options, report
+from puna.cli.copies import checked_output, named
 from puna.cli.parser import Parser, whole
-from puna.cli.perplexity import WINDOW, Pace, add_windows, amend, running, text_of
+from puna.cli.perplexity import WINDOW, Pace, add_windows, amend, running, sources_of, text_of
 from puna.cli.text import printable
 from puna.errors import RequestError
 
@@ -42,6 +43,7 @@ def build(prog: str) -> Parser:
         "--output",
         "--output-file",
         default="imatrix.gguf",
+        type=named,
         metavar="FILE",
         help="what to write (default imatrix.gguf)",
     )
@@ -73,17 +75,25 @@ def run(prog: str, argv: Sequence[str]) -> int:
     """Run the command. Raises PunaError."""
     arguments = build(prog).parse(argv)
     options.check_model(arguments)
+    if arguments.backend != BACKEND:
+        what = f"importance matrices come from the {BACKEND} backend, and this is {arguments.backend}"
+        raise RequestError(what, where="--backend", fix="leave it out")
     text = text_of(arguments)
     from puna.measure.imatrix import Collector, collect
     from puna.measure.windows import check_sizes, cut, text_ids
 
     check_sizes(arguments.ctx_size)
-    check_folder(Path(arguments.output))
-    model = options.load(arguments)
+    checked_output(arguments.output, sources_of(arguments))
+    model = options.load(arguments, gives="logits")
     report.opening(options.model_name(arguments), model)
     windows = cut(model, text_ids(model, text, arguments.parse_special), arguments.ctx_size, arguments.chunks)
     pace, collector = Pace(windows), Collector(arguments.process_output)
-    running(pace, kept(arguments, collector, windows, collect(model, windows, collector)))
+    held = Held(Path(arguments.output))
+    try:
+        running(pace, kept(arguments, held, collector, windows, collect(model, windows, collector)))
+    except KeyboardInterrupt:
+        report.say(f"interrupted; {held.told()}")
+        raise
     for name, counts in collector.counts.items():
         if idle := int((counts == 0).sum()):
             report.say(f"note: {printable(name)}: {idle} of {len(counts)} experts were never chosen")
@@ -92,15 +102,22 @@ def run(prog: str, argv: Sequence[str]) -> int:
     return 0
 
 
-def check_folder(path: Path) -> None:
-    """Before the work: raise RequestError unless a file can be made there."""
-    if not os.access(path.parent, os.W_OK):
-        raise RequestError(
-            "its folder is not there, or cannot be written", where=str(path), fix="give another -o"
-        )
+@dataclass
+class Held:
+    """What of the windows is in the file by now."""
+
+    path: Path
+    windows: int = 0
+
+    def told(self) -> str:
+        if self.windows:
+            return f"{printable(str(self.path))} holds {report.counted(self.windows, 'window')}"
+        return f"{printable(str(self.path))} is as it was" if self.path.exists() else "nothing was written"
 
 
-def kept(arguments: argparse.Namespace, collector: Collector, windows: Windows, losses: Losses) -> Losses:
+def kept(
+    arguments: argparse.Namespace, held: Held, collector: Collector, windows: Windows, losses: Losses
+) -> Losses:
     """The losses as they come; the matrix is written every now and then, and at the end."""
     from puna.gguf.imatrix import Imatrix, write_imatrix
 
@@ -108,4 +125,5 @@ def kept(arguments: argparse.Namespace, collector: Collector, windows: Windows, 
         yield part
         if done % arguments.output_frequency == 0 or done == len(windows.starts):
             imatrix = Imatrix(collector.entries(), [arguments.file], done, windows.length)
-            write_imatrix(arguments.output, imatrix)
+            write_imatrix(held.path, imatrix)
+            held.windows = done

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 from typing import TextIO
 
 from puna import __version__
@@ -39,11 +41,51 @@ COMMANDS: Mapping[str, str] = {
     "list": "models that are here, and models that can be fetched",
 }
 DEBUG = "--debug"
+ENDS = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+
+
+class Ended(BaseException):
+    """A signal asked the process to end. It is no Exception: what is begun is cleaned up, and nothing else happens."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status. `argv` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with ending():
+            return answer(words)
+    except Ended as signalled:
+        return signalled.status
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Signals to end raise Ended, as Ctrl-C raises KeyboardInterrupt; those that are ignored, as by nohup, stay so."""
+    numbers = [getattr(signal, name) for name in ENDS if hasattr(signal, name)]
+    mine = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+
+    def end(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        raise Ended(number)
+
+    try:
+        for number in mine:
+            signal.signal(number, end)
+    except ValueError:  # this is not the main thread, which alone takes signals
+        mine = []
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def answer(words: list[str]) -> int:
+    """The exit status of a command line."""
     debug = words[:1] == [DEBUG]
     try:
         open_streams()

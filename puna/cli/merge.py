@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from puna.cli import options
-from puna.cli.copies import add_input, add_output
+from puna.cli.copies import add_input, add_output, checked_output, writing
 from puna.cli.parser import Parser
 from puna.cli.report import Bars, counted, say
 from puna.cli.text import printable
@@ -28,8 +28,10 @@ def run(prog: str, argv: Sequence[str]) -> int:
     from puna.edit.parts import merge
 
     arguments = build(prog).parse(argv)
-    with options.open_file(arguments) as file, Bars() as progress:
-        merge(file, arguments.out, progress=progress)
+    with options.open_file(arguments) as file:
+        checked_output(arguments.out, file.paths)
+        with writing(arguments.out), Bars() as progress:
+            merge(file, arguments.out, progress=progress)
     files, tensors = counted(len(file.paths), "file"), counted(len(file.tensors), "tensor")
     say(f"{printable(arguments.out)}: {files}, {tensors}, {human(file.size)}")
     return 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puna.cli import options, report
+from puna.cli.copies import checked_output, named, parts_of, writing
 from puna.cli.parser import Parser, whole
 from puna.cli.text import from_file, printable
 from puna.errors import RequestError
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from puna.measure.saved_logits import SavedLogits
     from puna.measure.windows import Windows
 
-__all__ = ["WINDOW", "Pace", "add_windows", "amend", "build", "run", "running", "text_of"]
+__all__ = ["WINDOW", "Pace", "add_windows", "amend", "build", "run", "running", "sources_of", "text_of"]
 
 WINDOW = 512  # llama-perplexity's default
 PERCENTILES = (99.9, 99.0, 95.0, 90.0, 50.0, 10.0, 5.0, 1.0, 0.1)
@@ -51,10 +53,17 @@ def build(prog: str) -> Parser:
     group = parser.add_argument_group("divergence")
     group.add_argument(
         "--save-all-logits",
+        dest="save",
+        type=named,
+        metavar="FILE",
+        help="write all logits to a file; with --kl-divergence, the same as --kl-divergence-base",
+    )
+    group.add_argument(
         "--kl-divergence-base",
         dest="base",
+        type=named,
         metavar="FILE",
-        help="write all logits to a file; with --kl-divergence, the file to compare with",
+        help="with --kl-divergence, the file to compare with; without, all logits are written to it, if it is new",
     )
     group.add_argument("--kl-divergence", action="store_true", help="compare with the logits in the file")
     options.add_model(parser)
@@ -85,28 +94,57 @@ def run(prog: str, argv: Sequence[str]) -> int:
     if arguments.kl_divergence:
         return compare(arguments)
     text, length = text_of(arguments), WINDOW if arguments.ctx_size is None else arguments.ctx_size
-    if arguments.base and arguments.ppl_stride:
-        raise RequestError(
-            "strided windows are not saved", where="--save-all-logits", fix="leave --ppl-stride out"
-        )
+    save = save_path(arguments)
     from puna.measure import windows
     from puna.measure.perplexity import losses, perplexity_of
     from puna.measure.saved_logits import file_bytes, saving
 
     windows.check_sizes(length, arguments.ppl_stride)
     arguments.ctx_size = length + arguments.ppl_stride // 2
-    model = options.load(arguments)
+    model = options.load(arguments, gives="logits")
     report.opening(options.model_name(arguments), model)
     parts = windows.cut(model, windows.text_ids(model, text), length, arguments.chunks, arguments.ppl_stride)
     pace = Pace(parts)
-    if arguments.base:
+    if save:
         size = human(file_bytes(parts.length, model.n_vocab, len(parts.starts)))
-        report.say(f"the logits go to {printable(arguments.base)}: {size}")
-    with saving(arguments.base, parts, model.n_vocab) if arguments.base else nullcontext() as save:
-        estimate = perplexity_of(running(pace, losses(model, parts, save)))
+        report.say(f"the logits go to {printable(str(save))}: {size}")
+    with ExitStack() as opened:
+        if save:
+            opened.enter_context(writing(save))
+        writer = opened.enter_context(saving(save, parts, model.n_vocab)) if save else None
+        estimate = perplexity_of(running(pace, losses(model, parts, writer)))
     print(f"Final estimate: PPL = {estimate.value:.4f} +/- {estimate.error:.5f}")
     pace.end()
     return 0
+
+
+def save_path(arguments: argparse.Namespace) -> Path | None:
+    """Where the logits go, if they are to be kept. Raises RequestError where they cannot, or would replace a base."""
+    if arguments.save and arguments.base:
+        raise RequestError("two files are named", where="--save-all-logits", fix="name one")
+    if not (arguments.save or arguments.base):
+        return None
+    if arguments.ppl_stride:
+        raise RequestError(
+            "strided windows are not saved", where="--save-all-logits", fix="leave --ppl-stride out"
+        )
+    if arguments.base and Path(arguments.base).exists():
+        fix = "add --kl-divergence to compare with it, or write it anew with --save-all-logits"
+        raise RequestError("this file is there already", where=arguments.base, fix=fix)
+    path = Path(arguments.save or arguments.base)
+    checked_output(path, sources_of(arguments))
+    return path
+
+
+def sources_of(arguments: argparse.Namespace) -> list[Path]:
+    """The files that are read: the model, fetched if it is a name, and the text. Raises PunaError."""
+    from puna import store
+    from puna.settings import Settings
+
+    with report.Bars() as progress:
+        model = store.resolve(options.model_name(arguments), Settings.from_environment(), progress=progress)
+    texts = [] if arguments.file in (None, "-") else [Path(arguments.file)]
+    return [*parts_of(model), *texts, *map(Path, arguments.arch_file or ())]
 
 
 def text_of(arguments: argparse.Namespace) -> str:
@@ -150,12 +188,15 @@ def running(pace: Pace, losses: Iterator[NDArray[np.float64]]) -> NDArray[np.flo
     from puna.measure.perplexity import perplexity_of
 
     found: list[NDArray[np.float64]] = []
-    for part in losses:
-        pace.step()
-        found.append(part)
-        so_far = perplexity_of(np.concatenate(found)).value
-        print(f"[{len(found)}]{so_far:.4f},", end="", flush=True)
-    print()
+    try:
+        for part in losses:
+            pace.step()
+            found.append(part)
+            so_far = perplexity_of(np.concatenate(found)).value
+            print(f"[{len(found)}]{so_far:.4f},", end="", flush=True)
+    finally:
+        if found:
+            print()
     return np.concatenate(found)
 
 
@@ -164,6 +205,9 @@ def compare(arguments: argparse.Namespace) -> int:
     from puna.measure.divergence import base_windows, divergences, joined
     from puna.measure.saved_logits import SavedLogits
 
+    if arguments.base and arguments.save:
+        raise RequestError("two files are named", where="--save-all-logits", fix="leave it out")
+    arguments.base = arguments.base or arguments.save
     if not arguments.base:
         raise RequestError(
             "no base is named", where="--kl-divergence", fix="name its file with --kl-divergence-base"
@@ -176,7 +220,7 @@ def compare(arguments: argparse.Namespace) -> int:
             raise RequestError(what, where="-c", fix="leave it out")
         arguments.ctx_size = base.n_ctx
         text = text_of(arguments) if arguments.file is not None else None
-        model = options.load(arguments)
+        model = options.load(arguments, gives="logits")
         report.opening(options.model_name(arguments), model)
         pace = Pace(base_windows(model, base, arguments.chunks))
         found: list[Divergence] = []

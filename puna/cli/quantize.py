@@ -6,10 +6,12 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puna.cli import options
-from puna.cli.copies import add_input, add_output
+from puna.cli.copies import add_input, add_output, checked_output, writing
 from puna.cli.parser import Parser, checked, whole
 from puna.cli.report import Bars, say
 from puna.cli.text import columns, printable
@@ -32,10 +34,11 @@ def build(prog: str) -> Parser:
         "Write a model in another type. TYPE is llama-quantize's name of a mix: the types of the tensors are"
     )
     parser = Parser(prog, f"{about} the ones that llama-quantize gives them.")
-    parser.usage = f"{prog} IN OUT TYPE [options]"
+    parser.usage = f"{prog} IN OUT TYPE [THREADS] [options]"
     add_input(parser)
     add_output(parser)
     parser.add_argument("type", metavar="TYPE", help=f"one of {', '.join(MIXES)}; or its number")
+    parser.add_argument("nthreads", nargs="?", type=whole(1, 1024), metavar="THREADS", help="the same as -t")
     parser.add_argument(
         "--dry-run", action="store_true", help="show each tensor's type and size, write nothing"
     )
@@ -54,7 +57,10 @@ def build(prog: str) -> Parser:
         "first match counts",
     )
     group.add_argument(
-        "--output-tensor-type", type=checked(quant_type), metavar="TYPE", help="the type of output.weight"
+        "--output-tensor-type",
+        type=checked(quant_type),
+        metavar="TYPE",
+        help="the type of output.weight; where a model has none, of token_embd.weight, which is the output there",
     )
     group.add_argument(
         "--token-embedding-type",
@@ -76,25 +82,27 @@ def build(prog: str) -> Parser:
 
 def run(prog: str, argv: Sequence[str]) -> int:
     """Run the command. Raises PunaError."""
-    from puna.edit.files import free_target
     from puna.edit.importance import read_weights
     from puna.edit.quantize import check_plan, make_plan, run_plan
+    from puna.gguf.output import check_room
 
     arguments = build(prog).parse(argv)
-    mix, requantize = find_mix(arguments.type), arguments.allow_requantize
+    mix, requantize, threads = find_mix(arguments.type), arguments.allow_requantize, threads_of(arguments)
+    asked = options_of(arguments)
     weights = read_weights(arguments.imatrix) if arguments.imatrix else None
     with options.open_file(arguments) as file:
-        free_target(arguments.out, file.paths)
-        plan = make_plan(file, mix, options_of(arguments), weights)
+        sources = [*file.paths, *([weights.path] if weights else [])]
+        checked_output(arguments.out, sources, arguments.dry_run)
+        plan = make_plan(file, mix, asked, weights)
         for note in plan.notes:
             say(f"note: {printable(note)}")
         if arguments.dry_run:
             print("\n".join(plan_lines(plan)))
             with suppress_as_note():
                 check_plan(file, plan, requantize=requantize)
+                check_room(Path(arguments.out), plan.new_bytes)
             return 0
-        threads = threads_of(arguments)
-        with Bars() as progress:
+        with writing(arguments.out), Bars() as progress:
             run_plan(file, arguments.out, plan, requantize=requantize, threads=threads, progress=progress)
     say(total_line(plan))
     return 0
@@ -104,8 +112,13 @@ def quant_type(text: str) -> QuantType:
     """A type that Puna can make. Raises RequestError."""
     from puna.edit.quantize import check_quantizer
     from puna.quants import by_name
+    from puna.quants.quantizers import QUANTIZERS
 
-    quant = by_name(text)
+    try:
+        quant = by_name(text)
+    except RequestError as error:
+        near = get_close_matches(text.upper(), QUANTIZERS) or QUANTIZERS
+        raise RequestError(error.what, fix=f"use one of {', '.join(near)}") from None
     check_quantizer(quant, quant.name)
     return quant
 
@@ -135,9 +148,12 @@ def options_of(arguments: argparse.Namespace) -> Options:
 
 
 def threads_of(arguments: argparse.Namespace) -> int:
+    """Raises RequestError where two numbers are given."""
     from puna.backends.cpu.threads import default_threads
 
-    return arguments.threads or Settings.from_environment().threads or default_threads()
+    if arguments.threads and arguments.nthreads:
+        raise RequestError("threads are given twice", where="-t", fix=f"leave out {arguments.nthreads}")
+    return arguments.threads or arguments.nthreads or Settings.from_environment().threads or default_threads()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,7 +40,7 @@ def build(prog: str) -> Parser:
     options.add_prompt(parser, escaped="-p and -f")
     parser.add_argument(
         "--bound",
-        type=checked(number(float)),
+        type=checked(bound),
         default=BOUND,
         metavar="N",
         help="most that the mean squared error of the logits may be, over the mean of their squares; activations of "
@@ -48,6 +49,13 @@ def build(prog: str) -> Parser:
     options.add_model(parser)
     amend(parser, "-c", TOKENS, f"most tokens of a text that are compared (default {TOKENS})")
     return parser
+
+
+def bound(text: str) -> float:
+    value = number(float)(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{text} is no bound: give a number from 0 on")
+    return value
 
 
 def run(prog: str, argv: Sequence[str]) -> int:
@@ -68,14 +76,14 @@ def run(prog: str, argv: Sequence[str]) -> int:
     print("\n".join(columns([heads, *rows, line("all", total)], "<>>>>>")))
     error = float(total.nmse.mean())
     agrees = error <= arguments.bound  # what is no number does not
-    place = "agrees, the mean NMSE is within" if agrees else "DIFFERS, the mean NMSE is beyond"
-    print(f"{place} the bound: {error:.2g}, {arguments.bound:g}")
+    verdict, place = ("agrees", "within") if agrees else ("DIFFERS", "beyond")
+    print(f"{verdict}: the mean NMSE is {error:.2g}, {place} the bound of {arguments.bound:g}")
     return 0 if agrees else NO
 
 
 def prepare(arguments: argparse.Namespace, texts: Sequence[str]) -> list[list[int]]:
     """The texts' ids, and what is about to happen said; the context will be just as long. Raises PunaError."""
-    from puna.backends.base import free_memory
+    from puna.backends.free import free_memory
     from puna.measure.verify import needs
     from puna.settings import Settings
     from puna.vocabulary import Vocabulary

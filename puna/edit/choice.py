@@ -14,10 +14,11 @@ from enum import Enum, auto
 
 from puna.edit.facts import Facts
 from puna.edit.mixes import Mix
+from puna.errors import RequestError
 from puna.gguf import TensorInfo
 from puna.quants import QuantType, by_name
 
-__all__ = ["Choice", "Options", "Role", "choose", "role_of"]
+__all__ = ["Choice", "Options", "Role", "choose", "may_change", "role_of"]
 
 
 class Role(Enum):
@@ -68,7 +69,8 @@ class Options:
     """What a user asks for beside the mix.
 
     pure: the base type for all.  tensor_types: the type of tensors whose name has a match, the first that does.
-    output, embedding: the type of these tensors.  leave_output: output.weight stays as it is.
+    output, embedding: the type of these tensors; where the embedding is the output too, `output` is its type unless
+    something else says one.  leave_output: output.weight stays as it is.
     """
 
     pure: bool = False
@@ -76,6 +78,12 @@ class Options:
     output: QuantType | None = None
     embedding: QuantType | None = None
     leave_output: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises RequestError where two of them contradict each other."""
+        if self.leave_output and self.output:
+            what = "output.weight stays as it is, or gets a type"
+            raise RequestError(what, where="--leave-output-tensor", fix="leave --output-tensor-type out")
 
 
 @dataclass(frozen=True)

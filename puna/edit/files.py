@@ -1,20 +1,18 @@
-"""Model files as sources and as targets: what every tool here reads, and where it may write."""
+"""Model files as sources: what every tool here reads, and rows of it as they are written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.errors import RequestError
 from puna.gguf import GGUFFile, TensorInfo, Value
 from puna.progress import Progress
 from puna.quants import QuantType
 
-__all__ = ["SPLIT", "Row", "Silent", "copied", "data_rows", "free_target", "metadata_of", "whole_rows"]
+__all__ = ["SPLIT", "Row", "Silent", "copied", "data_rows", "metadata_of", "whole_rows"]
 
 Raw = NDArray[np.uint8]
 # A tensor as `write` takes it: name, type, shape, and what gives its bytes in pieces.
@@ -39,26 +37,6 @@ class Silent:
 def metadata_of(file: GGUFFile) -> dict[str, Value]:
     """All of the model's metadata with their types, but for how it is cut into files."""
     return {key: file.metadata.typed(key) for key in file.metadata if not key.startswith(SPLIT)}
-
-
-def free_target(target: str | Path, sources: Sequence[Path]) -> Path:
-    """The path to write to, links followed. Raises RequestError where a file cannot or must not be made."""
-    where = str(target)
-    try:
-        path = Path(target).resolve()
-        if path.is_dir():
-            raise RequestError("this is a folder", where=where, fix="name the file to write")
-        if path.exists() and not path.is_file():
-            raise RequestError("this is a device or a pipe", where=where, fix="name a file to write")
-        if any(path.exists() and path.samefile(source) for source in sources):
-            raise RequestError("this is the file to read", where=where, fix="write to another file")
-        if not path.parent.is_dir():
-            raise RequestError("there is no such folder", where=str(path.parent), fix="make it first")
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null character
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError(f"this is no path of a file: {error}", where=where) from None
-    return path
 
 
 def data_rows(file: GGUFFile, tensor: TensorInfo) -> Raw:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from puna.edit.files import Silent, copied, free_target, metadata_of
+from puna.edit.files import Silent, copied, metadata_of
 from puna.errors import RequestError
 from puna.gguf import GGUFFile, Metadata, Value, ValueType, write
 from puna.gguf.cursor import quoted
 from puna.gguf.exact import exact
 from puna.gguf.header import ALIGNMENT_KEY
+from puna.gguf.output import free_target
 from puna.progress import Progress
 
 __all__ = ["ARRAY", "TYPES", "set_key", "value_of"]
@@ -70,9 +72,20 @@ def integer(text: str) -> int:
 
 def number(text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise ValueError("it is not a number") from None
+    if not math.isfinite(value):
+        raise ValueError("it is not a finite number")
+    return value
+
+
+def string(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("it is not UTF-8") from None
+    return text
 
 
 def boolean(text: str) -> bool:
@@ -87,11 +100,16 @@ def array(kind: ValueType, text: str) -> list[Any]:
     found = json.loads(text)  # JSONDecodeError is a ValueError
     if not isinstance(found, list):
         raise ValueError('write a list, such as [1, 2] or ["a", "b"]')
+    for item in found:
+        if isinstance(item, float):
+            number(repr(item))
+        elif isinstance(item, str):
+            string(item)
     return found
 
 
 PARSERS: Mapping[ValueType, Callable[[str], Any]] = {
-    ValueType.STRING: str,
+    ValueType.STRING: string,
     ValueType.BOOL: boolean,
     ValueType.FLOAT32: number,
     ValueType.FLOAT64: number,
@@ -105,11 +123,11 @@ def set_key(
 
     Raises RequestError where the copy cannot be written.
     """
-    path = free_target(target, file.paths)
+    free_target(target, file.paths)
     progress = progress or Silent()
     progress.start("copying", sum(tensor.nbytes for tensor in file.tensors.values()))
     try:
         rows = [copied(file, tensor, progress) for tensor in file.tensors.values()]
-        write(path, {**metadata_of(file), key: value}, rows, version=file.version, byteorder=file.byteorder)
+        write(target, {**metadata_of(file), key: value}, rows, version=file.version, byteorder=file.byteorder)
     finally:
         progress.done()

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from puna.errors import RequestError
 
-__all__ = ["ALIASES", "FILE_TYPES", "MIXES", "Mix", "find_mix"]
+__all__ = ["ALIASES", "FILE_TYPES", "MIXES", "READ_ONLY", "Mix", "find_mix"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,16 @@ READ_ONLY: Mapping[str, int] = {
     "Q1_0": 40,
     "Q2_0": 41,
 }
+# What comes nearest to each of them in size; the ternary mixes are for models that were trained so.
+NEAREST: Mapping[str, str] = {
+    "IQ1": "Q2_K_S, Q2_K",
+    "IQ2": "Q2_K_S, Q2_K",
+    "IQ3_XXS": "Q2_K, Q3_K_S",
+    "IQ3": "Q3_K_S, Q3_K_M",
+    "NVFP4": "MXFP4_MOE, Q4_0",
+    "Q1_0": "TQ1_0, TQ2_0",
+    "Q2_0": "TQ2_0, Q2_K_S",
+}
 # general.file_type -> name.
 FILE_TYPES: Mapping[int, str] = {
     **{mix.file_type: mix.name for mix in MIXES.values()},
@@ -83,8 +93,26 @@ def find_mix(name: str) -> Mix:
         return MIXES[word]
     if word in READ_ONLY:
         what = f"Puna runs files of type {word}, but does not make them"
-        raise RequestError(what, where="TYPE", fix=f"the nearest that it makes are {nearest(word)}")
+        near = next(names for start, names in NEAREST.items() if word.startswith(start))
+        raise RequestError(what, where="TYPE", fix=f"the nearest in size that it makes are {near}")
+    if word == "COPY":
+        what = "Puna has no COPY, which leaves all tensors as they are"
+        raise RequestError(what, where="TYPE", fix="use puna merge, puna split or puna set")
+    refuse_tensor_type(word)
     raise RequestError(f"there is no type {name!r}", where="TYPE", fix=f"use one of {nearest(word)}")
+
+
+def refuse_tensor_type(word: str) -> None:
+    """Raise RequestError where this is the name of a type that only tensors have."""
+    from puna.quants.quantizers import QUANTIZERS
+    from puna.quants.registry import TYPES
+
+    if word in {quant.name for quant in TYPES.values()}:
+        what = f"{word} is a type of tensors, and no mix of llama-quantize's"
+        fix = f"use one of {', '.join(MIXES)}"
+        if word in QUANTIZERS:
+            fix = f"give it to tensors, as in --tensor-type ffn_up={word}"
+        raise RequestError(what, where="TYPE", fix=fix)
 
 
 def nearest(word: str) -> str:

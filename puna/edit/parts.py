@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from puna.edit.files import Silent, copied, free_target, metadata_of
+from puna.edit.files import Silent, copied, metadata_of
 from puna.errors import RequestError
 from puna.gguf import GGUFFile, TensorInfo, Value, ValueType, write
 from puna.gguf.cursor import quoted
 from puna.gguf.header import DEFAULT_ALIGNMENT, padding
-from puna.gguf.split import part_name
+from puna.gguf.output import cannot_write, check_room, free_target, lock, partial_path
+from puna.gguf.split import part_name, split_name
 from puna.gguf.writer import header_bytes
 from puna.progress import Progress
 
-__all__ = ["Part", "cut", "merge", "parse_size", "part_paths_of", "split"]
+__all__ = ["Part", "cut", "merge", "parse_size", "part_paths_of", "split", "stem_of"]
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}  # as llama-gguf-split counts
-SIZE = re.compile(r"(\d{1,15})([KMGT]?)", re.ASCII | re.IGNORECASE)
+UNITS = {
+    "": 0,
+    "K": 1,
+    "M": 2,
+    "G": 3,
+    "T": 4,
+}  # powers of 1000, as llama-gguf-split counts; KiB and so on: of 1024
+SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([KMGT]?)(I?B)?", re.ASCII | re.IGNORECASE)
 MOST_PARTS = 65535  # split.count is a uint16
 
 
@@ -35,9 +42,10 @@ class Part:
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `2G` or `500M`, in powers of 1000. Raises RequestError."""
+    """Bytes from `2G`, `1.5GB` or `500M`, in powers of 1000, or `2GiB`. Raises RequestError."""
     found = SIZE.fullmatch(text)
-    size = int(found[1]) * UNITS[found[2].upper()] if found else 0
+    base = 1024 if found and (found[3] or "").upper() == "IB" else 1000
+    size = int(float(found[1]) * base ** UNITS[found[2].upper()]) if found else 0
     if size < 1:
         raise RequestError(f"{text!r} is no size", fix="give one such as 2G or 500M")
     return size
@@ -56,7 +64,7 @@ def cut(file: GGUFFile, *, max_bytes: int | None = None, max_tensors: int | None
             found.append(layout.part)
             grown = Layout.of(file, len(found)).with_tensor(tensor)
         if grown.nbytes > most:
-            what = f"a file with tensor {quoted(tensor.name)} takes {grown.nbytes} bytes, over {most}"
+            what = f"a file with tensor {quoted(tensor.name)} takes {grown.nbytes:,} bytes, over {most:,}"
             raise RequestError(what, where=str(file.path), fix="allow larger files")
         layout = grown
     found.append(layout.part)
@@ -110,7 +118,10 @@ def part_metadata(file: GGUFFile, number: int, count: int) -> dict[str, Value]:
 
 
 def part_paths_of(prefix: str | Path, count: int) -> list[Path]:
-    """PREFIX-00001-of-00003.gguf and so on."""
+    """PREFIX-00001-of-00003.gguf and so on. Raises RequestError where the prefix is a folder, or no path."""
+    if str(prefix).endswith(("/", os.sep)) or Path(prefix).is_dir():
+        fix = f"name the files in it, such as {Path(prefix) / 'model'}"
+        raise RequestError("this is a folder", where=str(prefix), fix=fix)
     prefix = Path(prefix)
     return [prefix.with_name(part_name(prefix.name, number + 1, count)) for number in range(count)]
 
@@ -121,44 +132,76 @@ def split(
     """Write the parts, all of them or none, and return their paths. Raises RequestError where that fails."""
     progress = progress or Silent()
     targets = [free_target(path, file.paths) for path in part_paths_of(prefix, len(parts))]
+    check_room(targets[0], sum(part.nbytes for part in parts))
     progress.start("splitting", sum(tensor.nbytes for tensor in file.tensors.values()))
     try:
-        with beside(targets) as paths:
+        with beside(targets, Path(prefix).name) as paths:
             for number, (part, path) in enumerate(zip(parts, paths, strict=True)):
                 rows = [copied(file, tensor, progress) for tensor in part.tensors]
                 metadata = part_metadata(file, number, len(parts))
-                write(path, metadata, rows, version=file.version, byteorder=file.byteorder)
+                with named(path, targets[number]):
+                    write(path, metadata, rows, version=file.version, byteorder=file.byteorder)
     finally:
         progress.done()
     return targets
 
 
 @contextmanager
-def beside(targets: Sequence[Path]) -> Iterator[list[Path]]:
+def beside(targets: Sequence[Path], name: str) -> Iterator[list[Path]]:
     """Paths in a new folder beside the targets, which get what is there at the end, unless something fails."""
-    folder = targets[0].with_name(f".{secrets.token_hex(8)}.parts")
+    folder = partial_path(targets[0].with_name(name), "parts")
     try:
-        folder.mkdir()
-        paths = [folder / target.name for target in targets]
-        yield paths
-        for path, target in zip(paths, targets, strict=True):
-            path.replace(target)
+        with new_folder(folder):
+            paths = [folder / target.name for target in targets]
+            yield paths
+            for path, target in zip(paths, targets, strict=True):
+                path.replace(target)
     except OSError as error:
-        what = f"cannot write the files: {error.strerror or error}"
-        raise RequestError(what, where=str(targets[0].parent)) from None
+        raise cannot_write(error, targets[0].parent, "the files") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def named(path: Path, target: Path) -> Iterator[None]:
+    """Errors name the target, not the path in the folder that goes."""
+    try:
+        yield
+    except RequestError as error:
+        where = str(target) if error.where == str(path) else error.where
+        raise RequestError(error.what, where=where, fix=error.fix) from None
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """A folder that is locked while it is worked in."""
+    folder.mkdir()
+    if os.name == "nt":  # folders cannot be opened there
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        lock(descriptor, wait=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def stem_of(prefix: str) -> str:
+    """The prefix, without the number of a part where it ends in one."""
+    found = split_name(Path(prefix).name)
+    return str(Path(prefix).with_name(found[0])) if found else prefix
 
 
 def merge(file: GGUFFile, target: str | Path, *, progress: Progress | None = None) -> None:
     """Write a model of several files as one. Raises RequestError where it is one already, or cannot be written."""
     if len(file.paths) == 1:
         raise RequestError("this model is in one file already", where=str(file.path))
-    path = free_target(target, file.paths)
+    free_target(target, file.paths)
     progress = progress or Silent()
     progress.start("merging", sum(tensor.nbytes for tensor in file.tensors.values()))
     try:
         rows = [copied(file, tensor, progress) for tensor in file.tensors.values()]
-        write(path, metadata_of(file), rows, version=file.version, byteorder=file.byteorder)
+        write(target, metadata_of(file), rows, version=file.version, byteorder=file.byteorder)
     finally:
         progress.done()

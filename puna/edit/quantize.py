@@ -15,14 +15,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.edit.choice import Choice, Options, Role, choose, role_of
-from puna.edit.facts import facts_of
-from puna.edit.files import Row, Silent, copied, data_rows, free_target, metadata_of, whole_rows
+from puna.edit.choice import Choice, Options, Role, choose, may_change, role_of
+from puna.edit.facts import Facts, facts_of
+from puna.edit.files import Row, Silent, copied, data_rows, metadata_of, whole_rows
 from puna.edit.importance import Weights
 from puna.edit.mixes import Mix
 from puna.errors import PunaError, RequestError
 from puna.gguf import GGUFFile, TensorInfo, Value, ValueType, write
 from puna.gguf.cursor import quoted
+from puna.gguf.output import free_target
 from puna.gguf.tensors import tensor_bytes
 from puna.progress import Progress
 from puna.quants import QuantType, dequantize, quantize
@@ -35,6 +36,7 @@ Floats = NDArray[np.float32]
 QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
 ENDS = (Role.EMBEDDING, Role.OUTPUT)
 AHEAD = 2  # pieces in work for each thread
+NOT_WEIGHTS = ("Q8_1", "Q8_K")  # what GGML has for activations alone; Puna takes weights in them
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def make_plan(
     for choice in choose(file.tensors.values(), mix, facts, options):
         columns = weights.of(choice.tensor) if weights and choice.quant is not choice.tensor.quant else None
         steps.append(Step(choice, columns))
-    return Plan(mix, tuple(steps), tuple(notes(file, steps, options, weights)), weights)
+    return Plan(mix, tuple(steps), tuple(notes(file, steps, options, facts, weights)), weights)
 
 
 def check_plan(file: GGUFFile, plan: Plan, *, requantize: bool = False) -> None:
@@ -135,8 +137,10 @@ def check_importance(file: GGUFFile, step: Step, mix: Mix) -> None:
         raise RequestError(what, where=str(file.path), fix="give --imatrix FILE, or make Q2_K")
 
 
-def notes(file: GGUFFile, steps: list[Step], options: Options, weights: Weights | None) -> Iterator[str]:
-    """Fallbacks, patterns without a match, and tensors whose importance is unknown."""
+def notes(
+    file: GGUFFile, steps: list[Step], options: Options, facts: Facts, weights: Weights | None
+) -> Iterator[str]:
+    """Fallbacks, options without an effect, types for Puna alone, and tensors whose importance is unknown."""
     fallbacks: dict[tuple[QuantType, QuantType, int], list[str]] = {}
     for choice in (step.choice for step in steps if step.choice.quant is not step.choice.wanted):
         case = (choice.quant, choice.wanted, choice.tensor.shape[-1])
@@ -144,13 +148,49 @@ def notes(file: GGUFFile, steps: list[Step], options: Options, weights: Weights 
     for (quant, wanted, length), names in fallbacks.items():
         rows = f"rows of {length} values are no multiple of {wanted.block}"
         yield f"{some(names)} {'gets' if len(names) == 1 else 'get'} {quant.name}, not {wanted.name}: {rows}"
-    for pattern, _ in options.tensor_types:
-        if not any(pattern.search(name) for name in file.tensors):
-            yield f"--tensor-type {pattern.pattern}: no tensor has such a name"
+    yield from idle_patterns(steps, options, facts)
+    yield from idle_output(steps, options, facts)
+    for name in NOT_WEIGHTS:
+        if found := [step.tensor.name for step in steps if step.is_changed and step.quant.name == name]:
+            yield f"{some(found)} {'gets' if len(found) == 1 else 'get'} {name}: llama.cpp crashes on such a file"
     quantized = (step for step in steps if step.is_changed and not step.quant.is_float)
     missing = [step.tensor.name for step in quantized if step.weights is None]
     if weights and missing:
         yield f"{weights.path} has no importance of {some(missing)}"
+
+
+def idle_patterns(steps: list[Step], options: Options, facts: Facts) -> Iterator[str]:
+    """Patterns that decide nothing, and why."""
+    left = [step.tensor for step in steps]
+    special = {Role.EMBEDDING: options.embedding, Role.OUTPUT: options.output}
+    for pattern, _ in options.tensor_types:
+        found = [step.tensor for step in steps if pattern.search(step.tensor.name)]
+        able = [tensor for tensor in found if may_change(tensor, facts, options)]
+        decided = [tensor for tensor in able if tensor in left and not special.get(role_of(tensor.name))]
+        left = [tensor for tensor in left if tensor not in found]
+        if not found:
+            yield f"--tensor-type {pattern.pattern}: no tensor has such a name"
+        elif not able:
+            stay = some([tensor.name for tensor in found])
+            yield f"--tensor-type {pattern.pattern}: {stay} cannot be quantised, and {stays(found)}"
+        elif not decided:
+            yield f"--tensor-type {pattern.pattern}: other options decide about all tensors with such a name"
+
+
+def stays(found: list[TensorInfo]) -> str:
+    return "stays as it is" if len(found) == 1 else "stay as they are"
+
+
+def idle_output(steps: list[Step], options: Options, facts: Facts) -> Iterator[str]:
+    """What is asked for output.weight where token_embd.weight is the output too."""
+    if not facts.is_tied:
+        return
+    tied = "this model has no output.weight: token_embd.weight is the output too"
+    if options.leave_output:
+        yield f"--leave-output-tensor changes nothing: {tied}"
+    embeddings = (step.choice for step in steps if role_of(step.tensor.name) is Role.EMBEDDING)
+    if options.output and not any(choice.wanted is options.output for choice in embeddings):
+        yield f"--output-tensor-type changes nothing: {tied}, and has its type by TYPE or another option"
 
 
 def some(names: list[str]) -> str:
@@ -167,20 +207,20 @@ def run_plan(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> None:
-    """Write the model, all of it or nothing, with a few pieces of a tensor in memory.
+    """Write the model, all of it or nothing, with a few pieces of a tensor in memory beside the mapped file.
 
     Raises RequestError as `check_plan` does, where a value does not fit its new type, and where the file cannot
     be written.
     """
     check_plan(file, plan, requantize=requantize)
-    path = free_target(target, file.paths)
+    free_target(target, (*file.paths, *([plan.weights.path] if plan.weights else [])))
     progress = progress or Silent()
     progress.start(f"quantising to {plan.mix.name}", plan.old_bytes)
     try:
         with ThreadPoolExecutor(threads) as pool:
             try:
                 rows = [row(file, step, pool, threads, progress) for step in plan.steps]
-                write(path, new_metadata(file, plan), rows, byteorder=file.byteorder)
+                write(target, new_metadata(file, plan), rows, byteorder=file.byteorder)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -12,7 +12,7 @@ from puna.gguf.values import LEAST_BYTES, MAX_DEPTH, MAX_NAME, NUMBERS, Encoded,
 
 __all__ = ["Cursor", "quoted"]
 
-REFETCH = "download the file again"
+REFETCH = "make or download the file again"
 MAX_HEADER = 1 << 30  # the largest vocabularies take 20 MB
 MIN_READ, MAX_READ = 1 << 16, 1 << 20
 

@@ -124,8 +124,10 @@ def numbers(kind: ValueType, items: Sequence[Any] | NDArray[Any]) -> NDArray[Any
         return frozen(np.empty(0, NUMBERS[kind]))
     if not (all(map(is_integer, given)) if listed_ints else given.dtype.kind in ACCEPTED[kind]):
         raise ValueError(f"a value is no {kind.label}")
-    if kind in INTEGERS and not fits(kind, int(given.min()), int(given.max())):
-        raise ValueError(f"a value from {given.min()} to {given.max()} does not fit {kind.label}")
+    if kind in INTEGERS:
+        for number in (int(given.min()), int(given.max())):
+            if not fits(kind, number, number):
+                raise ValueError(f"{number} does not fit {kind.label}")
     with np.errstate(over="ignore"):
         values = given.astype(NUMBERS[kind])
     if kind in FLOATS and not np.array_equal(np.isinf(values), np.isinf(given)):

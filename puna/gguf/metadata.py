@@ -91,6 +91,13 @@ class Metadata(Mapping[str, Any]):
         """The GGUF type of an array's elements, or of a single value. Raises KeyError."""
         return self._entries[key].type
 
+    def count(self, key: str) -> int:
+        """How many elements an array has, which need not be decoded for that; 0 for none, and for no array."""
+        entry = self._entries.get(key)
+        if entry is None or not entry.is_array:
+            return 0
+        return entry.count if isinstance(entry, Encoded) else len(entry.value)
+
     def typed(self, key: str) -> Value:
         """The value with its exact GGUF type, as `write` takes it. Raises KeyError."""
         value = self._entries[key] = self._entries[key].decode()

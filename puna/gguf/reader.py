@@ -104,16 +104,38 @@ class GGUFFile:
         A view of the mapping where the file is mapped and little-endian, else a copy. A view stays good after
         `close`. Raises ModelError where there is no such tensor.
         """
+        tensor = self._tensor(name)
+        return self._read(tensor, 0, tensor.nbytes, None).reshape(*tensor.shape[:-1], -1)
+
+    def rows(
+        self, name: str, first: int, last: int, room: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """As `data`, some rows of a tensor, counted over all axes but the last: uint8 [last - first, bytes of a row].
+
+        room: memory that begins at a page, to read into where the file is not mapped and the rows fit with 8 KiB to
+        spare.
+        """
+        tensor = self._tensor(name)
+        width = tensor.quant.row_bytes(tensor.shape[-1])
+        return self._read(tensor, first * width, (last - first) * width, room).reshape(-1, width)
+
+    def _tensor(self, name: str) -> TensorInfo:
         if self._sources is None:
             raise RequestError("the file is closed", where=str(self.path), fix="open it again")
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ModelError(f"missing tensor {quoted(name)}", where=str(self.path))
-        raw = self._sources[tensor.part].read(tensor.offset, tensor.nbytes)
+        return tensor
+
+    def _read(
+        self, tensor: TensorInfo, start: int, nbytes: int, room: NDArray[np.uint8] | None
+    ) -> NDArray[np.uint8]:
+        assert self._sources is not None
+        raw = self._sources[tensor.part].read(tensor.offset + start, nbytes, room)
         if self.byteorder == "big":
             raw = byteswapped(tensor.quant, raw)
             raw.setflags(write=False)
-        return raw.reshape(*tensor.shape[:-1], -1)
+        return raw
 
     def drop(self, name: str, start: int = 0, stop: int | None = None) -> None:
         """Bytes `start` to `stop` of a tensor will not be read again soon: mapped pages of theirs are given back."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BufferedWriter
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -29,6 +25,7 @@ from puna.gguf.header import (
     padding,
 )
 from puna.gguf.metadata import Metadata
+from puna.gguf.output import replacing
 from puna.gguf.tensors import shape_fault, tensor_bytes
 from puna.gguf.values import MAX_NAME, NUMBERS, Value, ValueType
 from puna.quants import QuantType, byteswapped
@@ -78,7 +75,7 @@ def write(
     if version not in VERSIONS or byteorder not in ORDERS:
         raise RequestError(f"cannot write GGUF version {version}, {byteorder}-endian", where=where)
     header = encoded_header(values, table, version, ORDERS[byteorder], alignment)
-    with replacing(path) as file:
+    with replacing(path, file_bytes(header, table, alignment)) as file:
         file.write(header)
         for tensor in table:
             file.write(bytes(padding(file.tell(), alignment)))
@@ -86,6 +83,12 @@ def write(
                 file.write(piece.data)
         if table:
             file.write(bytes(padding(file.tell(), alignment)))
+
+
+def file_bytes(header: bytes, table: Sequence[Tensor], alignment: int) -> int:
+    """Bytes of the whole file."""
+    padded = sum(tensor.nbytes + padding(tensor.nbytes, alignment) for tensor in table)
+    return len(header) + (padding(len(header), alignment) if table else 0) + padded
 
 
 def checked(table: list[Tensor], where: str) -> list[Tensor]:
@@ -201,22 +204,3 @@ def tensor_pieces(tensor: Tensor, byteorder: ByteOrder, where: str) -> Iterator[
 def wrong_data(tensor: Tensor, held: str, where: str) -> RequestError:
     what = f"tensor {quoted(tensor.name)} comes as {held}"
     return RequestError(what, where=where, fix=f"give {tensor.nbytes} of uint8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BufferedWriter]:
-    """A new file that takes the place of `path` at the end, unless something fails: then it goes."""
-    if not path.name or "\0" in str(path):
-        raise RequestError("this is no path of a file", where=repr(str(path)))
-    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise RequestError(f"cannot write the file: {error.strerror or error}", where=str(path)) from None
-    finally:
-        with suppress(OSError):  # it is gone after a success
-            temporary.unlink()

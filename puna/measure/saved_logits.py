@@ -16,7 +16,6 @@ All little-endian. Probabilities below e^-16 of the likeliest token's are raised
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -29,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import FormatError, RequestError
+from puna.gguf.output import check_room, replacing
 from puna.gguf.source import open_file
-from puna.gguf.writer import replacing
 from puna.measure.windows import LEAST, Windows
-from puna.units import human
 
 __all__ = ["SavedLogits", "Writer", "file_bytes", "saving"]
 
@@ -78,11 +76,7 @@ def saving(path: str | Path, windows: Windows, n_vocab: int) -> Iterator[Writer]
     Raises RequestError where there is no room, or the file cannot be written.
     """
     path, count = Path(path), len(windows.starts)
-    wanted = file_bytes(windows.length, n_vocab, count)
-    free = shutil.disk_usage(path.parent).free if path.parent.is_dir() else wanted
-    if free < wanted:
-        what = f"{human(wanted)} are needed and {human(free)} are free"
-        raise RequestError(what, where=str(path), fix="lower --chunks, or free some space")
+    check_room(path, file_bytes(windows.length, n_vocab, count), "lower --chunks, or free some space")
     with replacing(path) as file:
         file.write(HEADER.pack(MAGIC, windows.length, n_vocab, count))
         file.write(windows.ids[: count * windows.length].astype("<i4").data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_runs import alphabet, puna
@@ -54,6 +55,8 @@ def test_split_dry_run(model: Path, tmp_path: Path) -> None:
         (["split", "alphabet.gguf", "p", "--max-tensors", "0"], "0 is not between 1 and"),
         (["split", "alphabet.gguf", "p", "--max-size", "10"], "takes"),
         (["split", "alphabet.gguf", "none/p", "--max-tensors", "9"], "none: there is no such folder"),
+        (["split", "alphabet.gguf", ".", "--max-tensors", "9"], ".: this is a folder; name the files in it"),
+        (["split", "alphabet.gguf", "new/", "--max-tensors", "9"], "such as new/model"),
         (["merge", "alphabet.gguf", "out.gguf"], "alphabet.gguf: this model is in one file already"),
         (["merge", "alphabet.gguf"], "the following arguments are required: OUT"),
         (["diff", "alphabet.gguf", "none.gguf"], "none.gguf: there is no such file"),
@@ -78,6 +81,51 @@ def test_bad_input(model: Path, words: list[str], message: str) -> None:
     assert message in result.error
     assert [path.name for path in model.parent.iterdir()] == [model.name]
     assert model.read_bytes() == before
+
+
+def test_split_sizes_are_shown_as_given(model: Path) -> None:
+    """In powers of 1000, or of 1024 where the limit is; a number at the end of the prefix goes, with a note."""
+    result = puna("split", model, "p-00001-of-00003.gguf", "--max-size", "250KB", "--dry-run")
+    assert result.err == "note: the number at the end of PREFIX is left out: p\n"
+    assert result.out.splitlines()[0].split() == ["p-00001-of-00002.gguf", "13", "tensors", "244.5", "kB"]
+    assert "254.9 KiB" in puna("split", model, "p", "--max-size", "0.25MiB", "--dry-run").out
+
+
+def test_no_room_for_parts(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts together are what is asked for."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=300_000))
+    result = puna("split", model, "p", "--max-tensors", "12")
+    assert "p-00001-of-00002.gguf: 439.4 KiB are needed and 293.0 KiB are free" in result.error
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]
+
+
+def test_a_type_that_changes_is_told(model: Path) -> None:
+    """--type gives a key that is there another type, with a note."""
+    result = puna("set", "llama.block_count", "2", model, "out.gguf", "--type", "string")
+    assert result.err.startswith("note: the type of llama.block_count changes (--type)")
+
+
+def test_interrupted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is answered with what became of the file."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("puna.edit.keys.write", stop)
+    result = puna("set", "general.name", "x", model, "out.gguf")
+    assert (result.status, result.err) == (130, "interrupted; nothing was written\n")
+    Path("out.gguf").write_bytes(b"old")
+    assert puna("set", "general.name", "x", model, "out.gguf").err == "interrupted; out.gguf is as it was\n"
+
+
+def test_what_broken_off_runs_left(model: Path, tmp_path: Path) -> None:
+    """It is deleted before the same file is written again, and said."""
+    (tmp_path / ".out.gguf.0123abcd.part").write_bytes(b"half")
+    result = puna("set", "general.name", "x", model, "out.gguf")
+    assert (
+        result.err == "note: deleted 1 part of out.gguf that broken-off runs left: .out.gguf.0123abcd.part\n"
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {model.name, "out.gguf"}
 
 
 def test_diff(model: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from cli_runs import puna
 from tiny_model import LAYERS, write_tiny
 
-from puna.gguf.imatrix import read_imatrix
+from puna.gguf.imatrix import Imatrix, read_imatrix, write_imatrix
 
 TEXT = "The cat and the dog ran to the end of the garden. " * 4
 
@@ -67,18 +67,44 @@ def test_it_is_written_on_the_way(
     assert seen == [2, 3]
 
 
+def test_interrupted(words: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is answered with how many windows the file holds."""
+    writes = iter([write_imatrix, None])
+
+    def write(path: Path, imatrix: Imatrix) -> None:
+        if (real := next(writes)) is None:
+            raise KeyboardInterrupt
+        real(path, imatrix)
+
+    monkeypatch.setattr("puna.gguf.imatrix.write_imatrix", write)
+    result = puna(*words, "-ofreq", 1)
+    assert result.status == 130
+    assert result.err.splitlines()[-1] == f"interrupted; {tmp_path / 'im.gguf'} holds 1 window"
+
+
 @pytest.mark.parametrize(
     ("more", "error"),
     [
         (("--backend", "cpu"), "importance matrices come from the reference backend, and this is cpu"),
         (("-c", "500"), "tokens, and one window takes 500"),
         (("-c", "2"), "windows of 2 tokens are too short"),
-        (("-o", "none/im.gguf"), "none/im.gguf: its folder is not there, or cannot be written"),
+        (("-o", "none/im.gguf"), "none: there is no such folder; make it first"),
+        (("-o", "a.gguf"), "a.gguf: this is the file to read; write to another file"),
+        (("-o", "text.txt"), "text.txt: this is the file to read; write to another file"),
+        (("-o", ""), "an empty path names no file"),
         (("-f", "none.txt"), "none.txt: cannot read the file"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(more: tuple[str, ...], error: str, words: list[object]) -> None:
-    """Exit status 2, and nothing on standard output."""
+def test_what_cannot_be_is_said_in_one_line(
+    more: tuple[str, ...],
+    error: str,
+    words: list[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit status 2, and nothing on standard output; before the model is loaded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("puna.load", None) if more[0] in {"-o", "--backend"} else None
     result = puna(*words, *more)
     assert result.status == 2
     assert error in result.error

@@ -103,7 +103,17 @@ def test_a_base_is_of_one_text_and_vocabulary(model: Path, text: Path, tmp_path:
             "short.txt: this is no file of saved logits",
         ),
         (("-f", "short.txt", "--ppl-stride", "4", "--save-all-logits", "x"), "strided windows are not saved"),
-        (("-f", "short.txt", "-c", "20", "--save-all-logits", "none/x"), "none/x: cannot write the file"),
+        (
+            ("-f", "short.txt", "-c", "20", "--save-all-logits", "none/x"),
+            "none: there is no such folder; make it first",
+        ),
+        (("-f", "short.txt", "--save-all-logits", "short.txt"), "short.txt: this is the file to read"),
+        (("-f", "short.txt", "--save-all-logits", "link"), "link: this is the file to read"),
+        (
+            ("-f", "short.txt", "--kl-divergence-base", "short.txt"),
+            "this file is there already; add --kl-div",
+        ),
+        (("-f", "short.txt", "--save-all-logits", "a", "--kl-divergence-base", "b"), "two files are named"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
@@ -117,6 +127,7 @@ def test_what_cannot_be_is_said_in_one_line(
     """Exit status 2, the error last, and nothing on standard output."""
     monkeypatch.chdir(tmp_path)
     text.rename("short.txt")
+    Path("link").symlink_to(model)
     result = puna("perplexity", model, *words)
     assert result.status == 2
     assert error in result.error

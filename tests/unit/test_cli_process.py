@@ -134,6 +134,36 @@ def test_interrupt_ends_with_a_summary(tmp_path: Path) -> None:
     assert b"Traceback" not in errors
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_signals_to_end_clean_up(tmp_path: Path, name: str) -> None:
+    """What was begun is deleted, nothing is said, and the status is the shell's of the signal."""
+    number = getattr(signal, name)
+    code = (
+        "import sys; from puna.cli import main; from puna.gguf import writer\n"
+        "writer.tensor_pieces = lambda *_: iter(lambda: print('begun', flush=True) or input(), 0)\n"
+        "sys.exit(main.main(sys.argv[1:]))"
+    )
+    argv = [
+        sys.executable,
+        "-c",
+        code,
+        "set",
+        "general.name",
+        "x",
+        str(alphabet(tmp_path)),
+        str(tmp_path / "out"),
+    ]
+    with subprocess.Popen(argv, **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"begun\n"
+        assert len(list(tmp_path.glob(".out.*.part"))) == 1
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=WAIT)
+    assert (process.returncode, errors) == (128 + number, b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["alphabet.gguf"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 def test_conversation_at_a_terminal(tmp_path: Path) -> None:
     """At a terminal there is a prompt, Ctrl-C stops a reply and comes back to it, and again there ends it."""

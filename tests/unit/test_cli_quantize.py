@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from cli_runs import puna
 from tiny_model import write_tiny
 
-from puna.gguf import GGUFFile
+from puna.gguf import GGUFFile, write
 from puna.gguf.imatrix import Imatrix, Importance, write_imatrix
+from puna.quants import by_name
 
 
 @pytest.fixture
@@ -81,6 +83,95 @@ def test_options(model: Path, tmp_path: Path) -> None:
     assert found["output.weight"] == found["blk.0.attn_q.weight"] == "Q4_0"
 
 
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (
+            ["attn_norm=Q8_0"],
+            "attn_norm: 2 tensors, such as blk.0.attn_norm.weight, cannot be quantised, and stay as",
+        ),
+        (["output_norm=Q8_0"], "output_norm: output_norm.weight cannot be quantised, and stays as it is"),
+        (
+            ["ffn=F16", "--tensor-type", "up=F16"],
+            "up: other options decide about all tensors with such a name",
+        ),
+        (["^out=F16", "--output-tensor-type", "F16"], "^out: other options decide about all"),
+    ],
+)
+def test_patterns_without_an_effect(model: Path, tmp_path: Path, words: list[str], note: str) -> None:
+    """A pattern that decides nothing is told, with the reason."""
+    result = puna("quantize", model, tmp_path / "out.gguf", "Q8_0", "--tensor-type", *words)
+    assert next(line for line in result.err.splitlines() if "note: --" in line).startswith(
+        f"note: --tensor-type {note}"
+    )
+    assert (
+        puna("quantize", model, tmp_path / "out.gguf", "Q8_0", "--tensor-type", "attn=F16").err.count("note")
+        == 0
+    )
+
+
+def tied(folder: Path) -> Path:
+    """A model whose embedding is its output, with rows of 256."""
+    values = np.random.default_rng(1).standard_normal((4, 256)).astype(np.float32)
+    keys = {"general.architecture": "llama", "llama.block_count": 1}
+    names = ("token_embd.weight", "blk.0.ffn_up.weight")
+    rows = [(name, by_name("F32"), values.shape, values.view(np.uint8)) for name in names]
+    write(folder / "tied.gguf", keys, rows)
+    return folder / "tied.gguf"
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--output-tensor-type", "F16"], ""),
+        (
+            ["--output-tensor-type", "F16", "--pure"],
+            "--output-tensor-type changes nothing: this model has no output",
+        ),
+        (["--leave-output-tensor"], "--leave-output-tensor changes nothing: this model has no output.weight"),
+        (["--tensor-type", "up=Q8_K"], "blk.0.ffn_up.weight gets Q8_K: llama.cpp crashes on such a file"),
+    ],
+)
+def test_tied_models_and_types_for_puna_alone(tmp_path: Path, words: list[str], note: str) -> None:
+    """What does nothing, or what another program cannot run, is told; the output's type is the embedding's."""
+    result = puna("quantize", tied(tmp_path), tmp_path / "out.gguf", "Q4_0", *words)
+    assert result.err.startswith(f"note: {note}" if note else "Q4_0: ")
+    expected = {"F16": "F16", "--pure": "Q4_0"}.get(words[-1], "Q6_K")
+    assert types(tmp_path / "out.gguf")["token_embd.weight"] == expected
+
+
+def test_threads_stand_where_llama_quantize_has_them(model: Path, tmp_path: Path) -> None:
+    """The fourth word is how many."""
+    assert puna("quantize", model, tmp_path / "out.gguf", "Q8_0", "2").status == 0
+
+
+def test_a_file_may_be_read_without_mapping(model: Path, tmp_path: Path) -> None:
+    """--no-mmap makes the same file."""
+    for name, more in (("a", ()), ("b", ("--no-mmap",))):
+        assert puna("quantize", model, tmp_path / name, "Q4_0", *more).status == 0
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_no_room(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is told before the work, and in a dry run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    result = puna("quantize", model, "out.gguf", "Q8_0")
+    assert result.error.startswith("out.gguf: 122.4 KiB are needed and 1000 B are free")
+    assert (
+        "this is an error: o: 115.9 KiB are needed" in puna("quantize", model, "o", "Q8_0", "--dry-run").err
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
+
+
+def test_an_importance_matrix_is_not_written_over(model: Path, tmp_path: Path) -> None:
+    """It is read, too."""
+    entry = Importance(np.ones(64, np.float32), np.ones(1, np.float32))
+    write_imatrix(tmp_path / "i.gguf", Imatrix({"blk.0.attn_q.weight": entry}))
+    result = puna("quantize", model, tmp_path / "i.gguf", "Q4_0", "--imatrix", tmp_path / "i.gguf")
+    assert "i.gguf: this is the file to read" in result.error
+
+
 def test_importance_matrix(model: Path, tmp_path: Path) -> None:
     """--imatrix makes another file, which names it."""
     entry = Importance(np.arange(1, 65, dtype=np.float32), np.ones(1, np.float32))
@@ -119,6 +210,14 @@ def test_importance_matrix(model: Path, tmp_path: Path) -> None:
         ),
         (["in.gguf", "out.gguf", "Q8_0", "--imatrix", "none"], "none: cannot read the file"),
         (["in.gguf", "out.gguf", "Q8_0", "--imatrix", "in.gguf"], "in.gguf: this is no importance matrix"),
+        (["in.gguf", "", "Q8_0"], "OUT: an empty path names no file"),
+        (["in.gguf", "-", "Q8_0"], "OUT: nothing is written to standard output; name a file, or ./-"),
+        (["in.gguf", "out.gguf", "Q8_0", "x"], "THREADS: 'x' is not a whole number"),
+        (["in.gguf", "out.gguf", "Q8_0", "4", "-t", "3"], "-t: threads are given twice"),
+        (
+            ["in.gguf", "out.gguf", "Q8_0", "--leave-output-tensor", "--output-tensor-type", "F16"],
+            "--leave-output-tensor: output.weight stays as it is, or gets a type",
+        ),
         (["in.gguf", "out.gguf", "Q8_0", "-t", "0"], "-t/--threads: 0 is not between 1 and 1024"),
     ],
 )

@@ -25,7 +25,7 @@ def test_the_cpu_backend_agrees(model: Path) -> None:
     assert head.split() == ["text", "tokens", "NMSE", "mean", "KL", "max", "KL", "same", "top"]
     assert len(rows) == len(PROMPTS) + 1
     assert rows[-1].split()[:2] == ["all", str(20 * len(PROMPTS))]
-    assert verdict.startswith("agrees, the mean NMSE is within the bound: ")
+    assert verdict.startswith("agrees: the mean NMSE is ")
     note, first = result.err.splitlines()[:2]
     assert note == "note: of longer texts the first 20 tokens are compared (-c)"
     assert first.startswith("weights take ")
@@ -36,8 +36,14 @@ def test_the_exit_status_says_that_it_differs(model: Path) -> None:
     """Activations of 8 bits are beyond a bound of nothing."""
     result = puna("verify", model, "--backend", "cpu", "-p", "hello there", "--bound", 0)
     assert result.status == 1
-    assert result.out.splitlines()[-1].startswith("DIFFERS, the mean NMSE is beyond the bound: ")
+    assert result.out.splitlines()[-1].startswith("DIFFERS: the mean NMSE is ")
     assert "error" not in result.err
+
+
+@pytest.mark.parametrize("bound", ["-1", "nan", "inf", "x"])
+def test_bounds_that_are_none(model: Path, bound: str) -> None:
+    """A bound is a number from 0 on."""
+    assert puna("verify", model, "--bound", bound).error.startswith("--bound: ")
 
 
 def test_the_help_states_the_bound() -> None:

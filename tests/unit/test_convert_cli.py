@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_runs import puna
-from hf_folders import byte_level, count, folder, llama_tensors
+from hf_folders import CONFIG, byte_level, count, folder, llama_tensors
 
 from puna.convert import convert, prepare
 from puna.gguf import GGUFFile
@@ -67,6 +68,56 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         done = puna("convert", *words)
         assert done.status == 2
         assert done.error
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    """No file of the folder but a GGUF one is a target, by a link neither; a dry run says so as well."""
+    path = folder(tmp_path / "x")
+    (tmp_path / "link").symlink_to(path / "config.json")
+    before = {file: file.read_bytes() for file in path.iterdir()}
+    for target in (path / "model.safetensors", tmp_path / "link"):
+        for more in ((), ("--dry-run",)):
+            assert f"{target}: this is the file to read" in puna("convert", path, target, *more).error
+    assert before == {file: file.read_bytes() for file in path.iterdir()}
+    for _ in range(2):
+        assert puna("convert", path, path / "x.gguf").status == 0
+
+
+def test_the_target_is_checked_first(tmp_path: Path) -> None:
+    """Before anything is read."""
+    path = folder(tmp_path / "x")
+    (path / "tokenizer.json").write_bytes(b"")
+    assert "there is no such folder" in puna("convert", path, tmp_path / "a" / "b", "--dry-run").error
+    assert "an empty path names no file" in puna("convert", path, "").error
+    assert "an empty path names no folder" in puna("convert", "", "x.gguf").error
+    assert (
+        "tokenizer.json: the file is empty; save or download" in puna("convert", path, tmp_path / "b").error
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num_hidden_layers", 99999999999, "is 99999999999, where a whole number from 1 to 2048 is needed"),
+        ("hidden_size", 48, "the architecture asks for [any, 48]; take config.json and tensors of one model"),
+    ],
+)
+def test_wrong_sizes_name_the_file(tmp_path: Path, key: str, value: int, message: str) -> None:
+    """A number that cannot be, or that the tensors contradict, is config.json's."""
+    error = puna("convert", folder(tmp_path / "x", config={**CONFIG, key: value}), tmp_path / "o").error
+    assert error.startswith(str(tmp_path / "x" / "config.json"))
+    assert message in error
+
+
+def test_values_that_are_no_numbers_are_told(tmp_path: Path) -> None:
+    """The tensors are named, in GGUF's words."""
+    tensors = llama_tensors(count(byte_level()))
+    tensors["model.norm.weight"][3] = np.nan
+    tensors["model.layers.0.mlp.up_proj.weight"][0, 0] = np.inf
+    for kind in ("f32", "bf16"):
+        done = puna("convert", folder(tmp_path / kind, tensors), tmp_path / "o", "--outtype", kind)
+        notes = [line for line in done.err.splitlines() if line.startswith("note: tensor")]
+        assert [line.split()[2] for line in notes] == ["blk.0.ffn_up.weight", "output_norm.weight"]
 
 
 def test_general_metadata(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_the_text_model_of_a_larger_one(tmp_path: Path) -> None:
     found = prepare(path, tmp_path / "x.gguf")
     assert len(found.tensors) == 21
     assert found.notes == (
-        "1 tensors of parts for pictures or sound are left out, such as 'vision_tower.patch.weight'",
+        "1 tensors of parts that 'llama' has not are left out, such as 'vision_tower.patch.weight'",
     )
 
 

@@ -13,7 +13,7 @@ from edit_models import MODELS, info
 
 from puna.edit.choice import Choice, Options, choose
 from puna.edit.facts import facts_of
-from puna.edit.mixes import ALIASES, FILE_TYPES, MIXES, find_mix
+from puna.edit.mixes import ALIASES, FILE_TYPES, MIXES, READ_ONLY, find_mix
 from puna.errors import RequestError
 from puna.gguf import Metadata, Value, ValueType
 from puna.quants import by_name
@@ -89,8 +89,15 @@ def test_names_of_mixes() -> None:
         ("", "there is no type ''; use one of F32"),
         (
             "IQ3_XXS",
-            "Puna runs files of type IQ3_XXS, but does not make them; the nearest that it makes are IQ4_XS",
+            "Puna runs files of type IQ3_XXS, but does not make them; the nearest in size that it makes are Q2_K",
         ),
+        ("nvfp4", "the nearest in size that it makes are MXFP4_MOE"),
+        (
+            "Q8_K",
+            "Q8_K is a type of tensors, and no mix of llama-quantize's; give it to tensors, as in --tensor-type",
+        ),
+        ("I8", "I8 is a type of tensors, and no mix of llama-quantize's; use one of F32, F16"),
+        ("COPY", "Puna has no COPY, which leaves all tensors as they are; use puna merge"),
         ("19", "Puna runs files of type IQ2_XXS, but does not make them"),
         ("\u0661\u0665", "there is no type"),
     ],
@@ -101,6 +108,15 @@ def test_other_names(name: str, message: str) -> None:
         find_mix(name)
     assert message in str(error.value)
     assert str(error.value).startswith("TYPE: ")
+
+
+def test_every_type_that_is_only_read_has_a_nearest() -> None:
+    """One that can be made."""
+    for name in READ_ONLY:
+        with pytest.raises(RequestError) as error:
+            find_mix(name)
+        assert error.value.fix
+        assert set(error.value.fix.rpartition(" are ")[2].split(", ")) <= MIXES.keys()
 
 
 def test_float_mixes_take_options() -> None:

@@ -77,9 +77,9 @@ def small_file(path: Path) -> Path:
 
 
 SUBJECTS: dict[str, tuple[Callable[[Path], Path], int]] = {
-    "small": (small_file, 4000),
-    "every type": (write_sample, 1000),
-    "big-endian": (lambda path: write_sample(path, byteorder="big"), 1000),
+    "small": (small_file, 2000),
+    "every type": (write_sample, 500),
+    "big-endian": (lambda path: write_sample(path, byteorder="big"), 500),
 }
 
 

@@ -12,6 +12,10 @@ import puna
 
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "gemma3"]
 KINDS = ["F32", "F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"]
+# Every type with one architecture, the others with a type of floats and one of blocks in blocks.
+MODELS = [("llama", kind) for kind in KINDS] + [
+    (name, kind) for name in ARCHITECTURES[1:] for kind in ("F16", "Q4_K")
+]
 # Steps of a sequence among others: its rows, those of three others, and how many of the others stand before it.
 STEPS = [
     (30, (9, 0, 0), 0),
@@ -50,8 +54,7 @@ def beside_others(model: puna.Model, ids: list[int]) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "kind"), MODELS)
 def test_logits_are_the_same_bits(architecture: str, kind: str, tmp_path: Path) -> None:
     """In one batch, in chunks of 1, 7 and 64, beside other sequences, with 1, 2 and 3 threads, and without panels."""
     path = write_model(tmp_path / "m.gguf", architecture, kind)

@@ -54,7 +54,7 @@ class Mixture:
         out, stride = Guarded(slots * (self.rows + 3) * 4), (self.rows + 3) * 4
         args = [weights.address, self.x.ctypes.data, out.address, self.ids.ctypes.data, self.rows, K]
         args += [size, expert, self.x.shape[1], stride, slots, list_bytes(slots)]
-        how = {"kind": self.kind, "sharing": self.used if self.shared else 1}
+        how = {"form": self.kind, "sharing": self.used if self.shared else 1}
         width, tile = compiler().target.tile
         units, scratch = slots * panels, 0
         if by == "by_expert":

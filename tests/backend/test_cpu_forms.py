@@ -15,9 +15,11 @@ from test_cpu_rig import activations, as_they_are, groups_of, linear, pack_matri
 from test_cpu_targets import FOREIGN, HARMLESS, undefined
 
 import puna
+from puna.backends.cpu.codecache import CodeCache, default_folder
 from puna.backends.cpu.compiler import Compiler, Spec
 from puna.backends.cpu.features import family_of
-from puna.backends.cpu.kernels.direct import direct
+from puna.backends.cpu.kernels.direct import direct, float_direct
+from puna.backends.cpu.kernels.floats import PAIRS, float_linear
 from puna.backends.cpu.kernels.linear import few
 from puna.backends.cpu.kernels.pack import pack
 from puna.backends.cpu.panels import Panel
@@ -33,7 +35,7 @@ IDS = np.random.default_rng(3).integers(0, 280, 40).tolist()
 
 @functools.cache
 def compiler(cpu: str | None) -> Compiler:
-    return Compiler(target(cpu), None)
+    return Compiler(target(cpu), CodeCache(default_folder()))
 
 
 @functools.cache
@@ -88,6 +90,33 @@ def test_code_for_other_families() -> None:
             assert undefined(code) <= HARMLESS | ({"__chkstk"} if "windows" in triple else set()), spec.name
 
 
+@pytest.mark.parametrize(
+    ("triple", "cpu", "recipe"),
+    [
+        ("x86_64-unknown-linux-gnu", "znver4", "vdpbf16ps"),
+        ("aarch64-unknown-linux-gnu", "neoverse-v1", "bfdot"),
+        ("x86_64-unknown-linux-gnu", "haswell", ""),
+        ("aarch64-unknown-linux-gnu", "neoverse-n1", ""),
+    ],
+)
+def test_pairs_of_bf16(triple: str, cpu: str, recipe: str) -> None:
+    """Processors that multiply pairs of BF16 are known, and kernels of these can be written for them."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    other = Compiler(Target.of(triple, cpu), None)
+    assert other.target.pairs == recipe
+    specs = [
+        Spec.of(float_linear, form=PAIRS, width=1, tile=4),
+        Spec.of(float_direct, form=PAIRS, tile=1),
+    ]
+    for spec in specs * bool(recipe):
+        assert undefined(other.object_code(spec, other.key(spec))) <= HARMLESS
+
+
+# How far the mean square of the difference may be from that of the logits: BF16 where activations are rounded to it.
+COSTS = dict.fromkeys(rig.FLOATS, 1e-5) | ({"BF16": 3e-4} if Target.host().pairs else {})
+
+
 @pytest.mark.parametrize("kind", [*rig.FLOATS, *rig.QUANTIZED])
 def test_models_of_every_type(kind: str, tmp_path: Path) -> None:
     """Logits are the reference backend's, up to what quantised activations cost, and the same bits without panels."""
@@ -96,5 +125,5 @@ def test_models_of_every_type(kind: str, tmp_path: Path) -> None:
     want = puna.load(path, backend="reference").logits(IDS)
     assert np.isfinite(want).all()
     assert want.std() > 0
-    assert np.mean((got - want) ** 2) <= (1e-5 if kind in rig.FLOATS else 2e-3) * np.mean(want**2)
+    assert np.mean((got - want) ** 2) <= COSTS.get(kind, 2e-3) * np.mean(want**2)
     np.testing.assert_array_equal(rig.load(path, threads=1, repack=False).logits(IDS[:3], batch=1), got[:3])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +23,9 @@ from test_cpu_rig import (
 
 from puna.backends.cpu.compiler import Spec
 from puna.backends.cpu.kernels.direct import float_direct
-from puna.backends.cpu.kernels.floats import float_bytes, float_linear, float_pack
-from puna.backends.cpu.program import FEW
+from puna.backends.cpu.kernels.floats import PAIRS, float_bytes, float_linear, float_pack
+from puna.backends.cpu.products import FEW
+from puna.backends.cpu.target import Target
 from puna.quants import by_name, dequantize
 
 ROUND = 2.0**-24  # the most that rounding to float32 is off, relative to the number
@@ -158,27 +158,51 @@ def test_nothing_else_is_read(by: str) -> None:
     np.testing.assert_array_equal(linear("Q6_K", packed, 20, around[4:8], by=by), want)
 
 
+# Plain types, and BF16 as pairs where this machine multiplies these.
+FORMS = [*FLOATS, *[PAIRS] * bool(Target.host().pairs)]
+
+
+def type_of(form: str) -> str:
+    """The type of weights in a form."""
+    return "BF16" if form == PAIRS else form
+
+
+def as_taken(form: str, x: np.ndarray) -> np.ndarray:
+    """Activations as a form's kernels take them; those that must be BF16 already are."""
+    return np.ascontiguousarray(x.view(np.uint16)[:, 1::2]) if form == PAIRS else x
+
+
+def normals(form: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Activations that a form's kernels take as they are."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    return (x.view(np.uint32) & 0xFFFF0000).view(np.float32) if form == PAIRS else x
+
+
 def float_product(
-    kind: str,
+    form: str,
     raw: np.ndarray,
     x: np.ndarray,
     tile: int,
     cuts: tuple[int, ...] = (),
-    write: Any = float_linear,
+    width: int = 1,
 ) -> np.ndarray:
-    """x [T, k] times rows [n, k] by a float kernel: f32 [T, n]; nothing but the result may be written."""
-    rows, (tokens, k) = len(raw), x.shape
-    panels = Guarded(float_bytes(kind, rows, k))
+    """x [T, k] times rows [n, k] by a float kernel: f32 [T, n]; nothing but the result may be written.
+
+    width: panels at a time; 0 for rows as they are in the file.
+    """
+    rows, (tokens, k), taken = len(raw), x.shape, as_taken(form, x)
+    panels = Guarded(float_bytes(form, rows, k))
     count = -(-rows // 16)
     args = [raw.ctypes.data, panels.address, rows, k, raw.strides[0], 0]
-    run(Spec.of(float_pack, kind=kind), args, 0, count)
-    weights, row = (panels, 0) if write is float_linear else (as_they_are(raw), raw.strides[0])
+    run(Spec.of(float_pack, form=form), args, 0, count)
+    weights, row = (panels, 0) if width else (as_they_are(raw), raw.strides[0])
     stride = rows + 3
     out = Guarded(4 * stride * tokens)
-    args = [weights.address, x.ctypes.data, out.address, rows, k, row, 4 * k, 4 * stride, tokens]
-    ends = [0, *cuts, count]
-    for begin, end in pairwise(ends):
-        run(Spec.of(write, kind=kind, tile=tile), args, begin, end)
+    places = [weights.address, taken.ctypes.data, out.address]
+    args = [*places, rows, k, row, taken.strides[0], 4 * stride, tokens]
+    how = {"width": width} if width else {}
+    for begin, end in pairwise([0, *cuts, -(-count // max(1, width))]):
+        run(Spec.of(float_linear if width else float_direct, form=form, tile=tile, **how), args, begin, end)
     result = out.view(np.float32, tokens, stride)
     assert out.is_intact
     assert (result[:, rows:].view(np.uint32) == 0xA5A5A5A5).all(), "writes between the rows of results"
@@ -186,33 +210,33 @@ def float_product(
 
 
 @pytest.mark.parametrize("k", [1, 3, 4, 30, 64])
-@pytest.mark.parametrize("kind", FLOATS)
-def test_float_weights(kind: str, k: int) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_float_weights(form: str, k: int) -> None:
     """Rows and widths that fill nothing: the float64 product but for rounding, and exact for small whole numbers."""
-    rng = np.random.default_rng([9, k])
+    rng, kind, k = np.random.default_rng([9, k]), type_of(form), 2 * k if form == PAIRS else k
     for rows, tokens in zip(ROWS, (1, 5, 3, 9, 4), strict=True):
-        x = rng.standard_normal((tokens, k)).astype(np.float32)
+        x = normals(form, rng, tokens, k)
         raw = random_rows(kind, rows, k, rng)
         weights = dequantize(by_name(kind), raw).astype(np.float64)
-        got = float_product(kind, raw, x, min(4, tokens))
+        got = float_product(form, raw, x, min(4, tokens))
         assert (np.abs(got - x @ weights.T) <= ROUND * (k + 4) * (np.abs(x) @ np.abs(weights.T))).all()
         whole = np.clip(np.rint(4 * weights), -100, 100).astype(np.float32)
         x = rng.integers(-9, 10, (tokens, k)).astype(np.float32)
-        got = float_product(kind, plain_rows(kind, whole), x, min(4, tokens))
+        got = float_product(form, plain_rows(kind, whole), x, min(4, tokens), width=2)
         np.testing.assert_array_equal(got, x @ whole.T)
 
 
-@pytest.mark.parametrize("kind", FLOATS)
-def test_float_bits_do_not_depend_on_the_tile(kind: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_float_bits_do_not_depend_on_the_tile(form: str) -> None:
     """A token's products are the same bits in any tile, beside any tokens, from panels however cut, or from rows."""
-    rng = np.random.default_rng(10)
-    raw, x = random_rows(kind, 70, 103, rng), rng.standard_normal((9, 103)).astype(np.float32)
-    want = float_product(kind, raw, x, 4)
+    rng, k = np.random.default_rng(10), 206 if form == PAIRS else 103
+    raw, x = random_rows(type_of(form), 70, k, rng), normals(form, rng, 9, k)
+    want = float_product(form, raw, x, 4)
     for tile in (1, 2, 3, 4):
         for first in (0, 4):
-            got = float_product(kind, raw, x[first : first + tile], tile)
+            got = float_product(form, raw, x[first : first + tile], tile)
             np.testing.assert_array_equal(got.view(np.uint32), want[first : first + tile].view(np.uint32))
-    np.testing.assert_array_equal(float_product(kind, raw, x, 4, cuts=(2, 2, 3)), want)
-    for tile, cuts in ((1, ()), (4, (2, 2, 3))):
-        got = float_product(kind, raw, x, tile, cuts, float_direct)
+    np.testing.assert_array_equal(float_product(form, raw, x, 4, cuts=(2, 2, 3)), want)
+    for tile, cuts, width in ((3, (), 2), (3, (1, 2), 2), (1, (), 0), (4, (2, 2, 3), 0)):
+        got = float_product(form, raw, x, tile, cuts, width)
         np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))

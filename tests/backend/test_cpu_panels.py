@@ -9,7 +9,7 @@ import pytest
 from test_cpu_rig import FLOATS, QUANTIZED, Guarded, groups_of, pack_matrix, random_rows, run
 
 from puna.backends.cpu.compiler import Spec
-from puna.backends.cpu.kernels.floats import float_bytes, float_pack
+from puna.backends.cpu.kernels.floats import PAIRS, float_bytes, float_pack
 from puna.backends.cpu.kernels.pack import PACK_SCRATCH, pack
 from puna.backends.cpu.panels import Panel
 from puna.quants import QuantType, by_name, dequantize
@@ -139,6 +139,16 @@ def test_packing_is_cut_into_panels_freely() -> None:
     np.testing.assert_array_equal(out.array, want.array)
 
 
+def test_pairs_in_panels() -> None:
+    """Of BF16 in pairs, values 2 i and 2 i + 1 of a row lie side by side, those of 16 rows one after another."""
+    raw = random_rows("BF16", 40, 30, np.random.default_rng(4))
+    out = Guarded(float_bytes(PAIRS, 40, 30))
+    run(Spec.of(float_pack, form=PAIRS), [raw.ctypes.data, out.address, 40, 30, raw.strides[0], 0], 0, 3)
+    assert out.is_intact
+    got = out.view(np.uint16, 3, 15, 16, 2).transpose(0, 2, 1, 3).reshape(48, 30)
+    np.testing.assert_array_equal(got[:40], raw.view(np.uint16))
+
+
 @pytest.mark.parametrize("kind", FLOATS)
 def test_float_panels(kind: str) -> None:
     """Value i of 16 rows side by side, in the file's bits or as the nearest F32, for widths that are no multiple."""
@@ -147,7 +157,7 @@ def test_float_panels(kind: str) -> None:
         raw = random_rows(kind, rows, k, np.random.default_rng([rows, k]))
         out = Guarded(float_bytes(kind, rows, k))
         args = [raw.ctypes.data, out.address, rows, k, raw.strides[0], 0]
-        run(Spec.of(float_pack, kind=kind), args, 0, -(-rows // 16))
+        run(Spec.of(float_pack, form=kind), args, 0, -(-rows // 16))
         assert out.is_intact
         got = out.view(word, -1, k, 16).transpose(0, 2, 1).reshape(-1, k)
         kept = raw.view(word) if kind in {"F32", "F16", "BF16"} else dequantize(by_name(kind), raw).view(word)

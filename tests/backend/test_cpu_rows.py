@@ -19,6 +19,7 @@ from puna.backends.reference.kernels import KERNELS
 from puna.backends.reference.step import Step
 from puna.graph import ELEMENTWISE, NORMS, OPS, Rope, Type
 from puna.plan import Batch, KVLayout
+from puna.quants import by_name, dequantize, quantize
 
 COUNT = 5  # rows of a step
 POSITIONS = np.array([0, 3, 77, 1000, 40_000], np.int32)
@@ -127,7 +128,7 @@ def spread(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 # Operations that other files of tests take up.
-ELSEWHERE = {"embed", "kv_store", "quantize", "select", *MIXTURE}
+ELSEWHERE = {"embed", "kv_store", "quantize", "round", "select", *MIXTURE}
 
 
 def test_every_operation_is_tried() -> None:
@@ -260,6 +261,21 @@ def test_a_row_of_zeros_is_normed_to_zeros() -> None:
         if case.op in {"norm", "normalize"}:
             inputs = [np.zeros_like(values) for values in inputs_of(case, np.random.default_rng(1))]
             assert (computed(case, inputs, None) == 0).all()
+
+
+def test_rounding_to_bf16() -> None:
+    """As the model-file type's quantiser rounds: to nearest even; NaN and infinity stay what they are."""
+    x = np.random.default_rng(3).standard_normal((COUNT, 50)).astype(np.float32)
+    x[1, :6] = [np.nan, np.inf, -np.inf, 3.4e38, 0, 1e-40]
+    x[2, :2] = np.array([0x7FFFFFFF, 0x7F800001], np.uint32).view(np.float32)
+    out = Guarded(COUNT * 100)
+    op = RowOp("round", Operand(1, 100, (50,)), (Operand(0, 200, (50,)),), (), ())
+    run(Spec.of(rows, ops=(op,)), [x.ctypes.data, out.address], 0, COUNT)
+    assert out.is_intact
+    got = (out.view(np.uint16, COUNT, 50).astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(over="ignore"):
+        want = dequantize(by_name("BF16"), quantize(by_name("BF16"), x)).reshape(x.shape)
+    np.testing.assert_array_equal(got, want)
 
 
 def test_a_chain_keeps_what_lies_between_to_itself() -> None:

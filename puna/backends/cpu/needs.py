@@ -13,7 +13,7 @@ from puna.backends.cpu.kernels.linear import few, many
 from puna.backends.cpu.memory import allocate
 from puna.backends.cpu.panels import Panel
 from puna.backends.cpu.target import Target
-from puna.backends.cpu.upload import Weights, pack_spec, uses_of, weight_bytes
+from puna.backends.cpu.upload import Weights, form_for, pack_spec, uses_of, weight_bytes
 from puna.gguf import GGUFFile
 from puna.graph import Graph, Node
 from puna.models.registry import build
@@ -33,11 +33,12 @@ def compile_needs(file: GGUFFile, backend: CPUBackend, batch: int = 512) -> list
     graph, config = build(file)
     about = backend.describe()
     graph = lower(graph, about.ops)
-    kv = KVLayout.of(graph, context_length(None, config.n_ctx_train), about.kv_types[0], about.kv_types[0])
+    n_ctx, kind = context_length(None, config.n_ctx_train), about.kv_types[0]
+    kv = KVLayout.of(graph, n_ctx, kind, kind, share=about.shares_values)
     batch = min(batch, kv.positions)
     plan = make_plan(graph, tokens=batch, rows=1, kv=kv, scratch=backend.scratch, row_ops=about.row_ops)
     matrices = [node for node in graph.weights if is_matrix(graph, node)]
-    backend.compiler.addresses_of(pack_spec(node.type.dtype) for node in matrices)
+    backend.compiler.addresses_of(pack_spec(form_for(graph, node)) for node in matrices)
     program = backend.compile(plan, unpacked(graph, file))
     for tokens, mode in ((batch, "prefill"), (1, "decode"), (1, "split")):
         program.prepare(tokens, 1, mode)

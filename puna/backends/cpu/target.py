@@ -28,6 +28,11 @@ LOOKUPS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "x86_64": (("avx512bw", "pshufb.512"), ("avx2", "pshufb.256"), ("ssse3", "pshufb.128")),
     "aarch64": (("neon", "tbl1"),),
 }
+# Those for a dot product of pairs of bf16.
+PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "x86_64": (("avx512bf16", "vdpbf16ps"),),
+    "aarch64": (("bf16", "bfdot"),),
+}
 # The other features that kernels choose by.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("sse4.1", "avx2", "fma", "f16c", "avx512f", "avx512vbmi")
@@ -53,7 +58,7 @@ class Target:
         """A processor by its name, with features of its own added (`+name`) or taken away (`-name`), by commas."""
         family = family_of(triple)
         features = ",".join(filter(None, (NEEDED.get(family), features)))
-        recipes = (*DOTS.get(family, ()), *LOOKUPS.get(family, ()))
+        recipes = [recipe for table in (DOTS, LOOKUPS, PAIRS) for recipe in table.get(family, ())]
         names = dict.fromkeys((*CHOICES.get(family, ()), *(feature for feature, _ in recipes)))
         return cls(triple, cpu, features, features_of(triple, cpu, features, names))
 
@@ -111,6 +116,11 @@ class Target:
         return tuple(recipe for feature, recipe in LOOKUPS.get(self.family, ()) if feature in self.have)
 
     @property
+    def pairs(self) -> str:
+        """The recipe for `dot_pairs`; "" where there is no such instruction."""
+        return next((recipe for feature, recipe in PAIRS.get(self.family, ()) if feature in self.have), "")
+
+    @property
     def wide_lookups(self) -> bool:
         """Whether an instruction looks 64 bytes up in a table of 128."""
         return "avx512vbmi" in self.have
@@ -147,6 +157,11 @@ class Target:
         if sums >= 32:  # a dot of three instructions wants registers of its own
             return (2, 6) if self.dot.startswith("vpdpbusd") else (2, 4)
         return (1, 4) if sums >= 8 else (1, 2)
+
+    @property
+    def float_tile(self) -> tuple[int, int]:
+        """As `tile`, for plain weights, where each product takes four sums."""
+        return (2, 3) if self.registers * self.vector // 64 >= 32 else (1, 4)
 
     @property
     def queries(self) -> int:

@@ -22,10 +22,26 @@ BITS = {
     "i32": 32,
     "i64": 64,
     "f16": 16,
+    "bf16": 16,
     "f32": 32,
     "f64": 64,
 }
-FLOATS = {"f16": ir.HalfType(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
+
+
+class BFloat(ir.Type):  # type: ignore[misc]
+    """The upper half of an f32, which llvmlite has no class for."""
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat)
+
+    def __hash__(self) -> int:
+        return hash(BFloat)
+
+
+FLOATS = {"f16": ir.HalfType(), "bf16": BFloat(), "f32": ir.FloatType(), "f64": ir.DoubleType()}
 POINTER = ir.PointerType()
 BYTE, INDEX, LANE = ir.IntType(8), ir.IntType(64), ir.IntType(32)
 

@@ -12,6 +12,7 @@ from puna.backends.cpu.lang import Ptr, Value
 
 __all__ = [
     "as_halves",
+    "dot_pairs",
     "dot_u8s8",
     "exp",
     "fma",
@@ -135,8 +136,7 @@ def store_floats(p: Ptr, kind: str, values: Value, offset: Value | int = 0) -> N
     elif kind == "F16":
         p.store(round_halves(values), offset)
     else:
-        bits = values.as_("u32")
-        p.store(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).to("u16"), offset)
+        p.store(round_bf16(values), offset)
 
 
 def load_halves(p: Ptr, lanes: int, offset: Value | int = 0) -> Value:
@@ -176,6 +176,32 @@ def round_halves(x: Value) -> Value:
     large = k.select(rest > 0x7F800000, k.const("u32", 0x7E00, x.lanes), k.const("u32", 0x7C00, x.lanes))
     small = k.select(rest < 0x38800000, tiny, normal)
     return (k.select(rest >= 0x477FF000, large, small) | sign).to("u16")
+
+
+def round_bf16(x: Value) -> Value:
+    """f32 to the nearest bf16, as u16, ties to even; NaN stays NaN."""
+    bits = x.as_("u32")
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    return (x.k.select((bits & 0x7FFFFFFF) > 0x7F800000, bits | 0x400000, rounded) >> 16).to("u16")
+
+
+def dot_pairs(total: Value, a: Value, b: Value) -> Value:
+    """total[i] + a[2 i] * b[2 i] + a[2 i + 1] * b[2 i + 1]: f32 [n] from bf16 [2 n], where the target has `pairs`.
+
+    The instruction says in which order, and how often, that is rounded.
+    """
+    if total.lanes == 1:
+        zeros = total.k.zeros("u16", 6)
+        padded = total.pair(total.k.zeros("f32")).cat(total.k.zeros("f32", 2))
+        return dot_pairs(padded, a.cat(zeros), b.cat(zeros))[0]
+    name, most = PAIRS[total.k.target.pairs]
+    lanes, parts = min(most, total.lanes), []
+    for i in range(0, total.lanes, lanes):
+        part, pairs = total[i : i + lanes], slice(2 * i, 2 * (i + lanes))
+        parts.append(call(name.format(32 * lanes), part, part, a[pairs].as_("bf16"), b[pairs].as_("bf16")))
+    while len(parts) > 1:
+        parts = [a.cat(b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
 
 
 def dot_u8s8(total: Value, u: Value, s: Value, bits: int = 8) -> Value:
@@ -270,6 +296,11 @@ def widened(total: Value, pairs: Value) -> Value:
     return call("llvm.aarch64.neon.saddlp.v4i32.v8i16", total, pairs)
 
 
+# Of instructions for pairs of bf16: LLVM's name for so many bits, and the most lanes of its totals.
+PAIRS: Mapping[str, tuple[str, int]] = {
+    "vdpbf16ps": ("llvm.x86.avx512bf16.dpbf16ps.{}", 16),
+    "bfdot": ("llvm.aarch64.neon.bfdot.v4f32.v8bf16", 4),
+}
 Recipe = Callable[[Value, Value, Value, int], Value]
 # Recipe and the lanes of its totals.
 DOTS: Mapping[str, tuple[Recipe, int]] = {

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from puna.backends.cpu.kernels.floats import SUMS
+from puna.backends.cpu.kernels.floats import PAIRS, SUMS, added, is_plain, loaded, steps_of
 from puna.backends.cpu.kernels.linear import SCALE, SPAN_BYTES, Call, group_sum, scaled_sum
 from puna.backends.cpu.lanes import LLVMBlock, value_of
 from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
 from puna.backends.cpu.panels import ROWS, SPAN, VECTOR, Panel
-from puna.backends.cpu.verbs import dot_u8s8, fma, load_floats, sum_lanes
+from puna.backends.cpu.verbs import dot_u8s8, fma, sum_lanes
 from puna.quants import by_name
 
 __all__ = ["direct", "float_direct", "last_row", "row_products"]
@@ -24,12 +24,12 @@ def direct(k: Kernel, *, panel: Panel, tile: int) -> None:
     each_row(k, panel.name, tile)
 
 
-def float_direct(k: Kernel, *, kind: str, tile: int) -> None:
+def float_direct(k: Kernel, *, form: str, tile: int) -> None:
     """As `direct`, for rows of a plain type."""
-    each_row(k, kind, tile)
+    each_row(k, form, tile)
 
 
-def each_row(k: Kernel, kind: str, tile: int) -> None:
+def each_row(k: Kernel, form: str, tile: int) -> None:
     args, begin, end, _ = k.args
     call = Call.read(args)
     for row in k.loop(begin * ROWS, last_row(k, end, call.rows)):
@@ -37,17 +37,16 @@ def each_row(k: Kernel, kind: str, tile: int) -> None:
         for start in k.loop(0, call.tokens, tile):
             tokens = [k.select(start + t < call.tokens, start + t, call.tokens - 1) for t in range(tile)]
             xs = [call.x.at(t * call.x_stride) for t in tokens]
-            for t, result in enumerate(row_products(kind, weights, call.values, xs)):
+            for t, result in enumerate(row_products(form, weights, call.values, xs)):
                 with k.when(start + t < call.tokens):
                     call.y.at((start + t) * call.y_stride + row * 4).store(result, 0, 4)
 
 
-def row_products(kind: str, weights: Ptr, values: Value, xs: Sequence[Ptr]) -> list[Value]:
+def row_products(form: str, weights: Ptr, values: Value, xs: Sequence[Ptr]) -> list[Value]:
     """A row of `values` values in the file's form times each token: f32."""
-    quant = by_name(kind)
-    if quant.is_float:
-        return float_row_products(kind, weights, values, xs)
-    k, panel = weights.k, Panel(quant.name)
+    if is_plain(form):
+        return float_row_products(form, weights, values, xs)
+    k, panel, quant = weights.k, Panel(form), by_name(form)
     totals = [k.var(k.zeros("f32")) for _ in xs]
     for b in k.loop(0, values // quant.block):
         block = LLVMBlock(weights.at(b * quant.bytes))
@@ -82,19 +81,19 @@ def widened(values: Value) -> Value:
     return values.cat(values.k.zeros(values.kind, VECTOR - values.lanes))
 
 
-def float_row_products(kind: str, weights: Ptr, values: Value, xs: Sequence[Ptr]) -> list[Value]:
-    k, size = weights.k, by_name(kind).bytes
-    whole = values // SUMS * SUMS
+def float_row_products(form: str, weights: Ptr, values: Value, xs: Sequence[Ptr]) -> list[Value]:
+    k, steps = weights.k, steps_of(form, values)
+    whole, own = steps // SUMS * SUMS, PAIRS if form == PAIRS else "F32"
     totals = [k.var(k.zeros("f32", SUMS)) for _ in xs]
     for i in k.loop(0, whole, SUMS):
-        w = load_floats(weights, kind, SUMS, i * size)
+        w = loaded(form, weights, i, SUMS)
         for x, total in zip(xs, totals, strict=True):
-            total.set(fma(w, x.load("f32", SUMS, i * 4, 4), total.now))
+            total.set(added(form, total.now, w, loaded(own, x, i, SUMS)))
     firsts = [k.var(total.now[0]) for total in totals]
-    for i in k.loop(whole, values):
-        w = load_floats(weights, kind, 1, i * size)
+    for i in k.loop(whole, steps):
+        w = loaded(form, weights, i, 1)
         for x, first in zip(xs, firsts, strict=True):
-            first.set(fma(w, x.load("f32", 1, i * 4, 4), first.now))
+            first.set(added(form, first.now, w, loaded(own, x, i, 1)))
     rests = [total.now for total in totals]
     return [(f.now + r[1]) + (r[2] + r[3]) for f, r in zip(firsts, rests, strict=True)]
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from puna.backends.cpu.kernels.direct import last_row, row_products
-from puna.backends.cpu.kernels.floats import float_products
+from puna.backends.cpu.kernels.floats import float_products, is_plain
 from puna.backends.cpu.kernels.linear import products, spread, store_rows, store_sums, sweep
 from puna.backends.cpu.lang import Kernel, Ptr, Value
 from puna.backends.cpu.panels import ROWS, VECTOR, Panel
-from puna.quants import by_name
 
 __all__ = ["by_expert", "by_slot", "by_slot_direct", "list_bytes"]
 
@@ -67,7 +66,7 @@ def list_bytes(slots: int) -> int:
     return -(-slots * 4 // VECTOR) * VECTOR
 
 
-def by_slot(k: Kernel, *, kind: str, sharing: int) -> None:
+def by_slot(k: Kernel, *, form: str, sharing: int) -> None:
     """Units are the panels of slot 0's expert, then those of slot 1's, and so on.
 
     sharing: slots that follow one another and read the same activations.
@@ -77,11 +76,11 @@ def by_slot(k: Kernel, *, kind: str, sharing: int) -> None:
     for unit in k.loop(begin, end):
         slot, p = unit // call.matrix_panels, unit % call.matrix_panels
         x = call.x.at(slot // sharing * call.x_stride)
-        (total,) = panel_products(kind, call, call.panel(call.expert(slot), p), [x])
+        (total,) = panel_products(form, call, call.panel(call.expert(slot), p), [x])
         store_rows(k, total, call.y.at(slot * call.y_stride + p * (ROWS * 4)), call.rows - p * ROWS)
 
 
-def by_slot_direct(k: Kernel, *, kind: str, sharing: int) -> None:
+def by_slot_direct(k: Kernel, *, form: str, sharing: int) -> None:
     """As `by_slot`, on runs of 16 rows in the file's form, a row in the place of a panel."""
     args, begin, end, _ = k.args
     call = Call.read(args)
@@ -89,11 +88,11 @@ def by_slot_direct(k: Kernel, *, kind: str, sharing: int) -> None:
         slot, run = unit // call.matrix_panels, unit % call.matrix_panels
         x = call.x.at(slot // sharing * call.x_stride)
         for row in k.loop(run * ROWS, last_row(k, run + 1, call.rows)):
-            (result,) = row_products(kind, call.panel(call.expert(slot), row), call.values, [x])
+            (result,) = row_products(form, call.panel(call.expert(slot), row), call.values, [x])
             call.y.at(slot * call.y_stride + row * 4).store(result, 0, 4)
 
 
-def by_expert(k: Kernel, *, kind: str, sharing: int, width: int, tile: int) -> None:
+def by_expert(k: Kernel, *, form: str, sharing: int, width: int, tile: int) -> None:
     """Units are runs of `width` panels of expert 0's matrix, then those of expert 1's, and so on."""
     args, begin, end, scratch = k.args
     call, spare = Call.read(args), scratch.at(args.load("i64", offset=88, align=8))
@@ -104,10 +103,10 @@ def by_expert(k: Kernel, *, kind: str, sharing: int, width: int, tile: int) -> N
         with k.when(known.now.compare("!=", expert)):
             count.set(choosers(k, call, expert, scratch))
             known.set(expert)
-        one = Unit(call, kind, sharing, expert, run * width, width, scratch, count.now)
+        one = Unit(call, form, sharing, expert, run * width, width, scratch, count.now)
         with k.when(one.count.compare("==", 1)):
             one.in_registers(1)
-        if by_name(kind).is_float:
+        if is_plain(form):
             with k.when(one.count > 1):
                 one.in_registers(TILE)
             continue
@@ -117,11 +116,11 @@ def by_expert(k: Kernel, *, kind: str, sharing: int, width: int, tile: int) -> N
             one.unpacked(tile, spare)
 
 
-def panel_products(kind: str, call: Call, panel: Ptr, xs: Sequence[Ptr]) -> list[Value]:
+def panel_products(form: str, call: Call, panel: Ptr, xs: Sequence[Ptr]) -> list[Value]:
     """A panel's rows times each token: f32 [16]."""
-    if by_name(kind).is_float:
-        return float_products(kind, panel, call.values, xs)
-    return products(Panel(kind), panel, call.values, call.panel_bytes, xs)
+    if is_plain(form):
+        return [one for (one,) in float_products(form, [panel], call.values, xs)]
+    return products(Panel(form), panel, call.values, call.panel_bytes, xs)
 
 
 def choosers(k: Kernel, call: Call, expert: Value, found: Ptr) -> Value:
@@ -150,7 +149,7 @@ class Unit:
     """`width` panels of one expert, from `first` on, and the `count` slots that chose it, listed at `slots`."""
 
     call: Call
-    kind: str
+    form: str
     sharing: int
     expert: Value
     first: Value
@@ -172,14 +171,14 @@ class Unit:
         for p in k.loop(self.first, k.select(stop < panels, stop, panels)):
             for start in k.loop(0, self.count, tile):
                 slots, xs = self.take(start, tile)
-                totals = panel_products(self.kind, call, call.panel(self.expert, p), xs)
+                totals = panel_products(self.form, call, call.panel(self.expert, p), xs)
                 for slot, total in zip(slots, totals, strict=True):
                     y = call.y.at(slot * call.y_stride + p * (ROWS * 4))
                     store_rows(k, total, y, call.rows - p * ROWS)
 
     def unpacked(self, tile: int, scratch: Ptr) -> None:
         """Unpack the panels once into scratch, then sweep over them with tiles of slots."""
-        call, panel, width, k = self.call, Panel(self.kind), self.width, self.first.k
+        call, panel, width, k = self.call, Panel(self.form), self.width, self.first.k
         scales, last = scratch.at(call.values * (ROWS * width)), call.matrix_panels - 1
         for i in range(width):
             p = k.select(self.first + i < last, self.first + i, last)

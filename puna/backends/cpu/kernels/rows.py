@@ -24,6 +24,7 @@ from puna.backends.cpu.verbs import (
     max_lanes,
     maximum,
     round_even,
+    store_floats,
     sum_lanes,
 )
 from puna.graph import Rope
@@ -143,6 +144,12 @@ def quantize(row: Row) -> None:
         out.store(first, FIRST_SUM, 4)
 
 
+def round_row(row: Row) -> None:
+    """To bf16."""
+    for i, lanes in row.vectors(row.count):
+        store_floats(row.out, "BF16", row.input(0).load("f32", lanes, i, 4), i // 2)
+
+
 def embed(row: Row) -> None:
     """A row of the table, or one for each of the ids that an operation has made."""
     if len(row.op.inputs) == 1:
@@ -212,6 +219,7 @@ EMITTERS: Mapping[str, Callable[[Row], None]] = {
     "kv_store": kv_store,
     "quantize": quantize,
     "rope": rope,
+    "round": round_row,
     "select": select,
     "temper": temper,
 }

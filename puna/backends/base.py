@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from puna.plan import Batch, KVLayout, Plan
 from puna.progress import Progress
 from puna.scans import Scans
 
-__all__ = ["Backend", "Description", "Memory", "copy_pages", "free_memory"]
+__all__ = ["USUAL", "Backend", "Description", "Memory", "Storage", "copy_pages"]
 
 Weights = TypeVar("Weights")
 Program = TypeVar("Program")
@@ -52,11 +53,28 @@ class Description:
         if asked is None:
             return self.kv_types[0]
         if asked.upper() not in self.kv_types:
-            raise BackendError(
-                f"the {self.name} backend has no KV cache of type {asked!r}",
-                fix=f"use one of {', '.join(self.kv_types).lower()}",
-            )
+            known = [kind.lower() for kind in self.kv_types]
+            near = get_close_matches(asked.lower(), known)
+            what = f"the {self.name} backend has no KV cache of type {asked!r}"
+            names = f"the nearest are {', '.join(near)}" if near else f"use one of {', '.join(known)}"
+            raise BackendError(what, fix=names)
         return asked.upper()
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a backend takes memory.
+
+    align: weights, the compute buffer and each layer's cache begin at a multiple of so many bytes, a power of two of 64
+    or more.
+    huge_pages: the system may join the pages of weights into huge ones.
+    """
+
+    align: int = 64
+    huge_pages: bool = True
+
+
+USUAL = Storage()
 
 
 @dataclass(frozen=True)
@@ -72,7 +90,7 @@ class Memory:
 
 
 class Backend(ABC, Generic[Weights, Program]):
-    """A backend is a folder beside this file with `create(threads, repack) -> Backend`.
+    """A backend is a folder beside this file with `create(threads, repack, storage) -> Backend`.
 
     `describe`, `resident` and `scratch` are asked before anything is allocated; then `upload`, `compile`, `run`.
     """
@@ -92,6 +110,10 @@ class Backend(ABC, Generic[Weights, Program]):
     def scratch(self, nodes: tuple[Node, ...], tokens: int, rows: int, kv: KVLayout) -> int:
         """Bytes that the kernel of a record wants for itself in a step of `tokens` rows, `rows` with logits."""
 
+    def tables(self, plan: Plan) -> int:
+        """Bytes of what a step is given beside its buffers: ids, angles, records of calls."""
+        return 0
+
     @abstractmethod
     def upload(self, graph: Graph, source: GGUFFile, progress: Progress | None) -> Weights:
         """Bring the graph's tensors to the device in the form its kernels want."""
@@ -107,6 +129,10 @@ class Backend(ABC, Generic[Weights, Program]):
     @abstractmethod
     def memory(self, program: Program) -> Memory:
         """The KV cache and the states, for saving sequences and bringing them back; no step runs meanwhile."""
+
+    @abstractmethod
+    def kept(self, weights: Weights, program: Program) -> Iterable[NDArray[Any]]:
+        """All memory that steps read and write again and again, what is mapped of the file included."""
 
     def scans(self) -> Scans:
         """What samplers pass over a vocabulary's logits with; they lie in main memory."""
@@ -124,10 +150,3 @@ def copy_pages(
             for array in (array for array in cache[layer] if array.size):
                 pages = array.reshape(layout.pages(layer), -1)
                 pages[target] = pages[source]
-
-
-def free_memory() -> int:
-    """Bytes of main memory that programs can still take without swapping."""
-    import psutil
-
-    return int(psutil.virtual_memory().available)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import cast
 
+from puna.graph.attention import ATTENTION
 from puna.graph.node import Dim, Type, make
 from puna.graph.op import Attrs, Op, SpecError, need
 from puna.graph.recurrent import RECURRENT
@@ -150,41 +151,14 @@ def reshape(types: Sequence[Type], attrs: Attrs) -> Type:
     return out
 
 
-def kv_store(types: Sequence[Type], attrs: Attrs) -> Type:
-    k, v = types
-    need(len(k.shape) == len(v.shape) == 3 and k.shape[:2] == v.shape[:2], f"{k} and {v} do not pair")
-    return Type("kv", (k.shape[1], k.shape[2], v.shape[2]))
-
-
-def attend(types: Sequence[Type], attrs: Attrs) -> Type:
-    q, kv = types[:2]
-    heads, kv_heads = cast(int, q.shape[1]), cast(int, kv.shape[0])
-    need(kv.dtype == "kv" and q.shape[2] == kv.shape[1], f"{q} does not fit {kv}")
-    need(heads % kv_heads == 0, f"{heads} heads do not share {kv_heads} key/value heads evenly")
-    need(len(types) < 3 or types[2].shape == (heads,), "wants one sink a head")
-    return Type("f32", (q.shape[0], heads, kv.shape[2]))
-
-
-def index(types: Sequence[Type], attrs: Attrs) -> Type:
-    q, w, kv = types
-    need(kv.dtype == "kv" and kv.shape[0] == 1 and q.shape[2] == kv.shape[1], f"{q} does not fit {kv}")
-    need(w.shape == q.shape[:2] and cast(int, attrs["k"]) > 0, f"{w} does not fit {q}")
-    return Type("i32", (q.shape[0], cast(int, attrs["k"])))
-
-
-def attend_chosen(types: Sequence[Type], attrs: Attrs) -> Type:
-    q, kv, chosen, *sinks = types
-    need(
-        chosen.dtype == "i32" and chosen.shape[0] == q.shape[0] and len(chosen.shape) == 2,
-        f"{chosen} are no positions",
-    )
-    return attend([q, kv, *sinks], attrs)
-
-
 def top(types: Sequence[Type], attrs: Attrs) -> Type:
     k = cast(int, attrs["k"])
     need(0 < k <= cast(int, types[0].shape[-1]), f"cannot take {k} of {types[0]}")
     return Type("i32", (*types[0].shape[:-1], k))
+
+
+def whole(types: Sequence[Type], attrs: Attrs) -> Type:
+    return Type("i32", same(types, attrs).shape)
 
 
 def best_groups(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -225,6 +199,11 @@ def quantized(types: Sequence[Type], attrs: Attrs) -> Type:
     return Type("q8", types[0].shape)
 
 
+def rounded(types: Sequence[Type], attrs: Attrs) -> Type:
+    need(types[0].dtype == "f32" and cast(int, types[0].shape[-1]) % 2 == 0, f"no pairs in {types[0]}")
+    return Type("bf16", types[0].shape)
+
+
 def gated(types: Sequence[Type], attrs: Attrs) -> Type:
     need(types[0] == types[1], f"{types[0]} is not {types[1]}")
     return activation(types, attrs)
@@ -236,8 +215,9 @@ def hadamard_size(width: int) -> int:
 
 
 OPS: Mapping[str, Op] = {
+    **ATTENTION,
     **RECURRENT,
-    "tokens": Op((), (), tokens, "ids of this step's tokens"),
+    "tokens": Op((), ("part?",), tokens, "ids of this step's tokens; `part` as in kv_store"),
     "positions": Op((), (), tokens, "positions of this step's tokens in their sequences"),
     "types": Op((), (), tokens, "types of this step's tokens: all of them 0, that of a first sentence"),
     "constant": Op((), ("values", "shape"), constant, "numbers that the architecture itself knows"),
@@ -276,6 +256,7 @@ OPS: Mapping[str, Op] = {
         best_groups,
         "the last dimension in equal groups: x, and -inf outside the `used` whose two largest values sum highest",
     ),
+    "whole": Op(("x",), (), whole, "x, which are whole numbers, as ids"),
     "top": Op(("x",), ("k",), top, "indices of the k largest of the last dimension, largest first"),
     "group_of": Op(("ids",), ("size",), group_of, "ids // size"),
     "pick": Op(("x", "ids"), (), pick, "x[t, ids[t, e]]"),
@@ -300,35 +281,19 @@ OPS: Mapping[str, Op] = {
         "x * (1 + by * log(1 + floor((position + offset) / length)))",
     ),
     "reshape": Op(("x",), ("shape",), reshape, "the same values under another shape"),
-    "kv_store": Op(
-        ("k", "v"), ("layer",), kv_store, "append this step's keys and values to the cache of a layer"
-    ),
-    "attend": Op(
-        ("q", "kv", "sinks?"),
-        ("scale", "window", "softcap", "alibi", "chunked?", "causal?"),
-        attend,
-        "causal attention over the cached keys; a sink is a score of its head without a value; a query sees `window` "
-        "positions, or those from the last multiple of it on where chunked; where not causal those after it too, or "
-        "`window // 2` to either side",
-    ),
-    "index": Op(
-        ("q", "w", "kv"),
-        ("k",),
-        index,
-        "positions of the k keys so far of largest sum over h of w[h] * relu(q[h] . key); -1 where there are fewer",
-    ),
-    "attend_chosen": Op(
-        ("q", "kv", "chosen", "sinks?"),
-        ("scale", "window", "softcap", "alibi"),
-        attend_chosen,
-        "attend, over the chosen positions alone",
-    ),
     "select": Op(("x",), (), select, "the rows whose logits are asked for"),
     "quantize": Op(
         ("x",),
         (),
         quantized,
         "x rounded to 8 bits in spans of 32: what byte dots take; a backend without them keeps x",
+        lambda n: n.inputs[0],
+    ),
+    "round": Op(
+        ("x",),
+        (),
+        rounded,
+        "x rounded to bf16: what dots of pairs of these take; a backend without them keeps x",
         lambda n: n.inputs[0],
     ),
     "norm": Op(

@@ -51,6 +51,18 @@ def delta(types: Sequence[Type], attrs: Attrs) -> Type:
     return v
 
 
+def pool(types: Sequence[Type], attrs: Attrs) -> Type:
+    x, scores, offsets, positions = types
+    channels, every = cast(int, x.shape[1]), cast(int, attrs["every"])
+    need(
+        len(x.shape) == 2 and x == scores and positions.dtype == "i32",
+        f"wants [T, channels], got {x}, {scores}",
+    )
+    need(every > 1 and offsets.shape == (every, channels), f"{offsets} do not fit {every} of {x}")
+    need(channels % 2 == 0 or not attrs["overlap"], f"{channels} channels have no halves")
+    return Type("f32", ("T", channels // 2 if attrs["overlap"] else channels))
+
+
 def previous(types: Sequence[Type], attrs: Attrs) -> Type:
     need(len(types[0].shape) == 2 and types[0].dtype == "f32", f"wants [T, channels], got {types[0]}")
     return types[0]
@@ -104,6 +116,14 @@ RECURRENT: Mapping[str, Op] = {
         "rows of a table for the last 2, 3, ... ids: their products with the factors, combined by exclusive or, modulo "
         "a size, from a start on; equally many for each n; ids up to the last `end` before this one count as that",
     ),
+    "pool": Op(
+        ("x", "scores", "offsets", "positions"),
+        ("state", "every", "overlap"),
+        pool,
+        "at each `every`-th position the mean of the last `every` x, each channel weighed by the softmax of its scores "
+        "plus an offset for each place; where they overlap of twice as many, the first half of the channels of those "
+        "before, the second of the last; 0 elsewhere (DeepSeek-AI 2026, DeepSeek-V4)",
+    ),
     "previous": Op(("x",), ("state",), previous, "the row before, of the same sequence; zeros for the first"),
     "wkv": Op(
         ("r", "k", "v", "decay", "first?"),
@@ -128,6 +148,11 @@ def sizes(node: Node) -> tuple[int, ...]:
     return cast("tuple[int, ...]", node.type.shape[1:])
 
 
+def kept(node: Node) -> int:
+    """Positions that a pool looks back to."""
+    return cast(int, node.attrs["every"]) * (2 if node.attrs["overlap"] else 1)
+
+
 SHAPES: Mapping[str, Callable[[Node], tuple[int, ...]]] = {
     # The last inputs of each channel.
     "conv": lambda n: ((sizes(n.inputs[1])[-1] - 1) * cast(int, n.attrs.get("apart", 1)), *sizes(n)),
@@ -135,6 +160,11 @@ SHAPES: Mapping[str, Callable[[Node], tuple[int, ...]]] = {
     "scan": lambda n: (*sizes(n), sizes(n.inputs[1])[1]),  # [heads, size of x, size of b]
     # [heads, size of k, size of v]
     **dict.fromkeys(("delta", "wkv", "wkv7"), lambda n: (sizes(n)[0], sizes(n.inputs[1])[1], sizes(n)[1])),
+    "pool": lambda n: (
+        kept(n),
+        2,
+        sizes(n.inputs[0])[0],
+    ),  # x and scores; a position's place is modulo the first
     "previous": lambda n: (1, *sizes(n)),
 }
 

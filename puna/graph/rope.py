@@ -63,6 +63,7 @@ class Rope:
     layout: which values make a pair: neighbours ("interleaved"), or i and i + dims / 2 ("halves").
     factor: context extension; positions are divided by it, for all pairs or as `yarn` says.
     stretch: multiplies the rotated values.
+    shift: added to positions.  back: it turns the other way, which undoes one that does not stretch.
     """
 
     dims: int
@@ -71,12 +72,15 @@ class Rope:
     factor: float = 1.0
     stretch: float = 1.0
     yarn: Yarn | None = None
+    shift: int = 0
+    back: bool = False
 
     def frequencies(self, factors: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
         """Radians a position for each pair, shape [dims / 2]; `factors` (same shape) divide them."""
         import numpy as np
 
         own: NDArray[np.float64] = self.base ** (-2.0 * np.arange(self.dims // 2) / self.dims)
+        own = -own if self.back else own
         if factors is not None:
             own = own / factors
         if self.yarn is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from puna.graph.node import Graph, Type
 from puna.graph.ops import OPS, SpecError
+from puna.graph.parts import decodes, encodes
 
 __all__ = ["check"]
 
@@ -12,7 +13,8 @@ def check(graph: Graph) -> None:
     """Raise SpecError unless the graph keeps the rules.
 
     Every operation is in the table and its type follows from the table's rule; a layer's keys and values are stored
-    once, and a state has one user; tensors have one type each; the output is f32 [R, vocabulary].
+    once by each part, and a state has one user; tensors have one type each; a step runs an encoder or a decoder, with
+    nothing but leaves in both; the output is f32 [R, vocabulary].
     """
     stored: set[object] = set()
     tensors: dict[object, Type] = {}
@@ -23,15 +25,19 @@ def check(graph: Graph) -> None:
         if inferred != node.type:
             raise SpecError(f"{node.op} is typed {node.type}, its rule says {inferred}")
         if node.op == "kv_store":
-            if node.attrs["layer"] in stored:
+            place = node.attrs["layer"], node.attrs.get("part")
+            if place in stored:
                 raise SpecError(f"layer {node.attrs['layer']} stores its keys twice")
-            stored.add(node.attrs["layer"])
+            stored.add(place)
         if "state" in node.attrs:
             if node.attrs["state"] in stored:
                 raise SpecError(f"state {node.attrs['state']} is used twice")
             stored.add(node.attrs["state"])
         if node.op == "weight" and tensors.setdefault(node.attrs["tensor"], node.type) != node.type:
             raise SpecError(f"{node.attrs['tensor']} has two types")
+    twice = next((node for node in encodes(graph) & decodes(graph) if node.inputs), None)
+    if twice:
+        raise SpecError(f"{twice} is both the encoder's and the decoder's")
     out = graph.output.type
     if out.dtype != "f32" or len(out.shape) != 2 or out.shape[0] != "R":
         raise SpecError(f"the output is {out}, not f32[R, vocabulary]")

@@ -118,6 +118,46 @@ def attend(step: Step, node: Node) -> Cost:
     return Cost(kv=held * sum(step.plan.kv.row_bytes(layer)), attention=2 * heads * (key + value) * seen)
 
 
+def attend_both(step: Step, node: Node) -> Cost:
+    """The window as in `attend`, and the blocks that have ended, or as many as are chosen."""
+    q, _, pooled, _, *chosen = node.inputs
+    return attend(step, node) + listed(step, pooled, best_of(chosen), pairs(q) + pairs(node))
+
+
+def attend_chosen(step: Step, node: Node) -> Cost:
+    q, kv, chosen = node.inputs[:3]
+    return listed(step, kv, best_of([chosen]), pairs(q) + pairs(node))
+
+
+def index(step: Step, node: Node) -> Cost:
+    return listed(step, node.inputs[2], None, pairs(node.inputs[0]))
+
+
+def index_blocks(step: Step, node: Node) -> Cost:
+    return listed(step, node.inputs[1], None, pairs(node.inputs[0]))
+
+
+def best_of(chosen: Sequence[Node]) -> int | None:
+    return cast(int, chosen[0].type.shape[1]) if chosen else None
+
+
+def pairs(x: Node) -> int:
+    """Values of a row [heads, size]: multiply-adds with one row of the cache."""
+    return prod(cast("tuple[int, int]", x.type.shape[1:]))
+
+
+def listed(step: Step, store: Node, best: int | None, size: int) -> Cost:
+    """Rows of a cache, the `best` of each query or all so far, with each of which `size` multiply-adds are made."""
+    layer = cast(int, store.attrs["layer"])
+    every, seen, held = step.plan.kv.every.get(layer, 1), 0, 0
+    for past, count in step.spans:
+        found = [(past + i + 1) // every for i in range(count)]
+        found = found if best is None else [min(n, best) for n in found]
+        seen += sum(found)
+        held += min(sum(found), (past + count) // every)
+    return Cost(kv=held * sum(step.plan.kv.row_bytes(layer)), attention=2 * size * seen)
+
+
 def kv_store(step: Step, node: Node) -> Cost:
     return Cost(values=step.tokens * sum(step.plan.kv.row_bytes(cast(int, node.attrs["layer"]))))
 
@@ -139,7 +179,11 @@ COSTS: Mapping[str, Callable[[Step, Node], Cost]] = {
     "linear_experts": linear_experts,
     "linear_heads": linear,
     "embed": embed,
+    "index": index,
+    "index_blocks": index_blocks,
     "attend": attend,
+    "attend_both": attend_both,
+    "attend_chosen": attend_chosen,
     "kv_store": kv_store,
     **dict.fromkeys(RECURRENT, recurrent),
 }

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna import backends
-from puna.backends.base import free_memory
+from puna.backends.free import free_memory
 
 if TYPE_CHECKING:
     from puna.backends.cpu.compiler import Compiler

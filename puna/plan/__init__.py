@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from puna.plan.batch import Batch, Segment, Span
 from puna.plan.kv import PAGE, KVGroup, KVLayout
-from puna.plan.memory import context_length, positive, regions, thread_count
+from puna.plan.memory import REGIONS, alignment, context_length, positive, regions, thread_count
 from puna.plan.passes import PASSES, expand, lower, rotate_keys
 from puna.plan.plan import Buffer, Plan, Record, make_plan
 from puna.plan.schedule import FREE
@@ -13,6 +13,7 @@ __all__ = [
     "FREE",
     "PAGE",
     "PASSES",
+    "REGIONS",
     "Batch",
     "Buffer",
     "KVGroup",
@@ -21,6 +22,7 @@ __all__ = [
     "Record",
     "Segment",
     "Span",
+    "alignment",
     "context_length",
     "expand",
     "lower",

@@ -31,6 +31,7 @@ class Span:
     pages: for each group of layers int32, the page of the cache that holds each run of `page` positions, this step's
     included; -1 where it is not held any more.
     segments: all its rows, in order, for operations with a state; each goes on from where the one before ended.
+    border: the first position of what is decoded, where those before it were, or are being, encoded.
     """
 
     start: int
@@ -38,6 +39,7 @@ class Span:
     past: int
     pages: tuple[NDArray[np.int32], ...]
     segments: tuple[Segment, ...] = ()
+    border: int = 0
 
     @property
     def length(self) -> int:
@@ -51,6 +53,7 @@ class Batch:
 
     tokens, positions: int32 [T].  spans: the sequences, in row order.  outputs: int32 [R], rows wanting logits.
     copies: pages to copy before the step, (group, from, to).
+    encodes: these are whole texts for an encoder, and nothing is decoded.
     """
 
     tokens: NDArray[np.int32]
@@ -58,3 +61,4 @@ class Batch:
     spans: tuple[Span, ...]
     outputs: NDArray[np.int32]
     copies: tuple[tuple[int, int, int], ...] = ()
+    encodes: bool = False

@@ -11,6 +11,8 @@ from puna.plan.plan import Plan
 
 __all__ = [
     "DEFAULT_CONTEXT",
+    "REGIONS",
+    "alignment",
     "context_length",
     "positive",
     "regions",
@@ -19,6 +21,14 @@ __all__ = [
 
 DEFAULT_CONTEXT = 4096
 MOST_POSITIONS = 2**31 - 1  # positions are int32
+LEAST_ALIGNMENT, MOST_ALIGNMENT = 64, 1 << 30
+# What people read, in the order of the plan's lines.
+REGIONS: Mapping[str, str] = {
+    "weights": "weights",
+    "compute": "compute buffer",
+    "kv": "KV cache",
+    "scratch": "scratch",
+}
 MOST_THREADS = 8  # to a core; more only get in each other's way
 
 
@@ -48,6 +58,17 @@ def thread_count(asked: int | None) -> int | None:
     return count
 
 
+def alignment(asked: int | None) -> int:
+    """A power of two that buffers begin at multiples of; None takes what kernels want. Raises RequestError."""
+    if asked is None:
+        return LEAST_ALIGNMENT
+    where, fix = "mem_align (--mem-align)", f"use a power of two from {LEAST_ALIGNMENT} to {MOST_ALIGNMENT}"
+    count = whole(asked, where, fix)
+    if not LEAST_ALIGNMENT <= count <= MOST_ALIGNMENT or count & (count - 1):
+        raise RequestError(f"an alignment of {count} is impossible", where=where, fix=fix)
+    return count
+
+
 def positive(value: int, where: str) -> int:
     """A whole number of 1 or more. Raises RequestError for any other."""
     fix = "use 1 or more"
@@ -67,12 +88,12 @@ def whole(value: object, where: str, fix: str) -> int:
         raise RequestError(f"{value!r} is not a whole number", where=where, fix=fix) from None
 
 
-def regions(plan: Plan, weights: int) -> Mapping[str, int]:
-    """Bytes by region; the logits of one row are counted with the compute buffer."""
+def regions(plan: Plan, weights: int, tables: int = 0) -> Mapping[str, int]:
+    """Bytes by region. The logits of one row, and what a step is given in `tables`, count with the compute buffer."""
     logits = plan.graph.output.type.count(1, 1) * 4
     return {
         "weights": weights,
-        "compute": plan.compute + logits,
+        "compute": plan.compute + logits + tables,
         "kv": plan.kv.nbytes,
         "scratch": plan.scratch,
     }

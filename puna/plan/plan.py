@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from puna.graph import ELEMENTWISE, Graph, Node, Type
+from puna.graph import ELEMENTWISE, Graph, Node, Type, encodes
+from puna.plan.batch import Batch
 from puna.plan.kv import KVLayout
 from puna.plan.schedule import FREE, Stage, schedule
 
@@ -13,7 +14,7 @@ __all__ = ["BYTES", "Buffer", "Plan", "Record", "make_plan"]
 
 ALIGN = 64
 # Bytes of a value. q8: 32 codes with scale and sums take 48 bytes.
-BYTES = {"f32": 4.0, "i32": 4.0, "q8": 1.5}
+BYTES = {"f32": 4.0, "i32": 4.0, "bf16": 2.0, "q8": 1.5}
 # Values with no buffer of their own: the file's tensors, the step's tokens, the cache.
 PLACELESS = frozenset({"weight", "constant", "tokens", "positions", "types", "kv_store"})
 
@@ -50,6 +51,7 @@ class Plan:
 
     buffers: where each value lies; one that is made and used within a single record has none.
     compute: bytes of the compute buffer.  scratch: bytes that the neediest kernel wants for itself.
+    encoder: how many calls, the first ones, are a step's that encodes; the others are any other's.
     """
 
     graph: Graph
@@ -60,6 +62,11 @@ class Plan:
     compute: int
     scratch: int
     kv: KVLayout
+    encoder: int = 0
+
+    def of(self, batch: Batch) -> slice:
+        """The calls of a step."""
+        return slice(self.encoder) if batch.encodes else slice(self.encoder, None)
 
     def table(self) -> str:
         """The plan as text: stage, result, where it lies, scratch, kernel."""
@@ -71,27 +78,38 @@ class Plan:
             size = buffer.nbytes if buffer else 0
             places = f"{node.type!s:<22}{offset:>11}{size:>11}{record.scratch:>11}"
             lines.append(f"{record.stage:>5} {places}  {record.kernel}")
+        if self.encoder:
+            lines.append(f"a step that encodes makes the first {self.encoder} calls, any other the rest")
         lines.append(f"compute buffer {self.compute} bytes, scratch {self.scratch} bytes")
         return "\n".join(lines)
 
 
 def make_plan(
-    graph: Graph, *, tokens: int, rows: int, kv: KVLayout, scratch: Scratch, row_ops: Collection[str] = ()
+    graph: Graph,
+    *,
+    tokens: int,
+    rows: int,
+    kv: KVLayout,
+    scratch: Scratch,
+    row_ops: Collection[str] = (),
+    align: int = ALIGN,
 ) -> Plan:
-    """Order the calls and place every value by its lifetime.
+    """Order the calls and place every value by its lifetime, at a multiple of `align` bytes.
 
     scratch: a backend's method of that name.  row_ops: operations that it can join into one record, row by row.
     """
     stages = schedule(graph, row_ops)
     homes, order = assign_homes(graph, stages)
-    buffers, compute = place(graph, stages, homes, order, tokens, rows)
+    buffers, compute = place(graph, stages, homes, order, tokens, rows, align)
     records = tuple(
         Record(group, i, scratch(group, tokens, rows, kv))
         for i, stage in enumerate(stages)
         for group in stage
     )
     most = max((record.scratch for record in records), default=0)
-    return Plan(graph, records, buffers, tokens, rows, compute, most, kv)
+    first = encodes(graph)
+    encoder = sum(not first.isdisjoint(record.nodes) for record in records)
+    return Plan(graph, records, buffers, tokens, rows, compute, most, kv, encoder)
 
 
 Homes = dict[Node, Node]
@@ -135,7 +153,13 @@ def overwritable(operand: Node, node: Node, homes: Homes, free: Order, now: int)
 
 
 def place(
-    graph: Graph, stages: tuple[Stage, ...], homes: Homes, order: Order, tokens: int, rows: int
+    graph: Graph,
+    stages: tuple[Stage, ...],
+    homes: Homes,
+    order: Order,
+    tokens: int,
+    rows: int,
+    align: int,
 ) -> tuple[dict[Node, Buffer], int]:
     """First fit by lifetime, counted in stages: buffers whose lives do not meet share bytes."""
     groups = [group for stage in stages for group in stage]
@@ -152,13 +176,13 @@ def place(
                 last[home] = max(last.get(home, 0), stage_of[node])
                 users.setdefault(home, set()).add(group_of[node])
     logits = homes[graph.output]
-    placed = {logits: Buffer(None, size(logits.type, tokens, rows))}
+    placed = {logits: Buffer(None, size(logits.type, tokens, rows, align))}
     live: list[tuple[int, int, int]] = []  # offset, end, last stage
     compute = 0
     inner = {home for home, groups in users.items() if len(groups) == 1 and len(next(iter(groups))) > 1}
     for home in sorted(set(homes.values()) - {logits} - inner, key=lambda n: (first[n], order[n])):
         live = [entry for entry in live if entry[2] >= first[home]]
-        need = size(home.type, tokens, rows)
+        need = size(home.type, tokens, rows, align)
         offset = 0
         for start, end, _ in sorted(live):
             if offset + need <= start:
@@ -170,7 +194,7 @@ def place(
     return {node: placed[home] for node, home in homes.items() if home in placed}, compute
 
 
-def size(type_: Type, tokens: int, rows: int) -> int:
+def size(type_: Type, tokens: int, rows: int, align: int) -> int:
     """Bytes of a value, rounded up to the alignment."""
     nbytes = int(type_.count(tokens, rows) * BYTES[type_.dtype])
-    return -(-nbytes // ALIGN) * ALIGN
+    return -(-nbytes // align) * align

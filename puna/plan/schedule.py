@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from puna.graph import Graph, Node
+from puna.graph import Graph, Node, encodes
 
 __all__ = ["FREE", "Stage", "schedule"]
 
@@ -20,7 +20,7 @@ def schedule(graph: Graph, row_ops: Collection[str] = ()) -> tuple[Stage, ...]:
     """Stages of all nodes that need a kernel, each stage after those that make its operands.
 
     row_ops: operations that treat each row by itself. A chain of them becomes one group: whoever runs it takes a row
-    through all of its nodes before the next row.
+    through all of its nodes before the next row. An encoder comes first, and no group has nodes of both parts.
     """
     stages: list[Stage] = []
     ready = Ready(graph, row_ops)
@@ -28,6 +28,8 @@ def schedule(graph: Graph, row_ops: Collection[str] = ()) -> tuple[Stage, ...]:
         stages.extend((group,) for dim in ("T", "R") if (group := ready.take_rows(dim)))
         if heavy := ready.take_heavy():
             stages.append(tuple((node,) for node in heavy))
+        if not ready:
+            ready.release()
     return tuple(stages)
 
 
@@ -40,6 +42,7 @@ class Ready:
         self.rows: dict[str, deque[Node]] = {"T": deque(), "R": deque()}
         self.selects: list[Node] = []
         self.heavy: list[Node] = []
+        self.first, self.held = encodes(graph), list[Node]()  # an encoder, and what waits for it
         for node in graph.nodes:
             if not node.inputs:
                 self.sort(node)
@@ -49,7 +52,9 @@ class Ready:
 
     def sort(self, node: Node) -> None:
         """Put a node whose operands are made where it belongs; what needs no kernel is done at once."""
-        if node.op in FREE:
+        if self.first and node not in self.first:
+            self.held.append(node)
+        elif node.op in FREE:
             self.done(node)
         elif node.op not in self.row_ops:
             self.heavy.append(node)
@@ -58,6 +63,12 @@ class Ready:
         else:
             dim = node.inputs[0].type.shape[0] if node.op == "kv_store" else node.type.shape[0]
             self.rows[str(dim)].append(node)
+
+    def release(self) -> None:
+        """Go on with what is no encoder's."""
+        held, self.first, self.held = self.held, frozenset(), []
+        for node in held:
+            self.sort(node)
 
     def done(self, node: Node) -> None:
         for user in self.graph.users.get(node, ()):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,16 +16,8 @@ ENDLESS = {**ALPHABET, "z": "a"}
 IDS = np.random.default_rng(8).integers(0, 250, 90).tolist()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
-
-
 def load(path: Path, n_ctx: int, backend: str = "reference") -> puna.Model:
-    return puna.load(path, backend=backend, n_ctx=n_ctx)
+    return puna.load(path, backend=backend, n_ctx=n_ctx, threads=1)
 
 
 def half(text: list[int], keep: int) -> list[int]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,14 +19,6 @@ from puna.models.registry import build
 
 IDS = np.random.default_rng(2).integers(0, 280, 90).tolist()
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "gemma3"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
 
 
 def logits(

@@ -12,17 +12,10 @@ import pytest
 from test_cpu_rig import Guarded, run
 
 from puna.backends.cpu.compiler import Spec
-from puna.backends.cpu.kernels.attention import (
-    BLOCK,
-    ITEM_BYTES,
-    Shape,
-    attend,
-    attend_scratch,
-    attend_split,
-    parts_bytes,
-)
+from puna.backends.cpu.kernels.attention import attend, attend_split
+from puna.backends.cpu.kernels.shapes import BLOCK, ITEM_BYTES, Shape, attend_scratch, parts_bytes
 from puna.backends.reference.attention import attend_block, unseen
-from puna.graph import slopes
+from puna.graph import biases, slopes
 from puna.plan import KVLayout
 from puna.quants import by_name, dequantize, quantize
 
@@ -39,9 +32,16 @@ class Text:
     count: int
     pages: tuple[int, ...]
 
+    @property
+    def border(self) -> int:
+        """Where what is decoded begins."""
+        return self.past // 2
+
 
 # A prefill that goes on in the middle of a page and crosses into the next, a new one, and a single token after many.
 TEXTS = (Text(60, 11, (7, 2)), Text(0, 9, (5,)), Text(200, 1, (0, 9, 4, 1)))
+# The same after texts that are encoded.
+ANSWERS = (Text(60, 11, (7, 2)), Text(2, 9, (5,)), Text(200, 1, (0, 9, 4, 1)))
 
 
 def shape(
@@ -52,7 +52,7 @@ def shape(
     kinds: str = "F16 F16",
     window: int = 0,
     softcap: float = 0.0,
-    **extras: bool,
+    **extras: Any,
 ) -> Shape:
     k_kind, v_kind = kinds.split()
     return Shape(heads_kv, group, key, value, k_kind, v_kind, key**-0.5, window, softcap, **extras)
@@ -78,6 +78,9 @@ SHAPES = [
     ),
     *(shape(key=8, value=8, group=2, causal=False, window=window) for window in (1, 64, 131, 1000)),
     *(shape(key=8, value=8, group=2, window=window) for window in (1, 64, 65, 1000)),
+    *(shape(key=8, value=8, group=2, biases=True, causal=causal) for causal in (True, False)),
+    shape(key=8, value=8, group=2, biases=True, part="decoder"),
+    shape(key=8, value=8, group=2, causal=False, part="memory"),
 ]
 
 
@@ -95,6 +98,7 @@ class Problem:
         self.q = q.astype(np.float32)
         self.slopes = np.array(slopes(self.heads, 8.0), np.float32)
         self.sinks = rng.standard_normal(self.heads).astype(np.float32)
+        self.biases = rng.standard_normal((32, self.heads)).astype(np.float32)  # of each bucket
         # What no text holds is as bad as it can be: it must not be looked at.
         self.keys = np.full((pages, shape.heads_kv, shape.key, PAGE), np.nan, np.float32)
         self.values = np.full((pages, shape.heads_kv, PAGE, shape.value), np.nan, np.float32)
@@ -114,26 +118,40 @@ class Problem:
         shape, out, start = self.shape, [], 0
         attrs = {"scale": shape.scale, "window": shape.window, "softcap": shape.softcap}
         attrs |= {"alibi": 8.0 * shape.alibi, "causal": shape.causal}
-        node = SimpleNamespace(attrs=attrs)
-        sinks = self.sinks.astype(np.float64) if shape.sinks else None
-        for text, (k, v) in zip(self.texts, self.past, strict=True):
+        more = SimpleNamespace(type=SimpleNamespace(dtype="F32", shape=self.biases.shape))
+        node = SimpleNamespace(attrs=attrs, inputs=(None, None, more) if shape.biases else ())
+        sinks = self.sinks.astype(np.float64) if shape.sinks else self.biases if shape.biases else None
+        for text, (keys, values) in zip(self.texts, self.past, strict=True):
+            first, last = self.seen(text)
+            k, v = keys[first:last], values[first:last]
             q = self.q[start : start + text.count].astype(np.float64)
-            positions = np.arange(text.past, text.past + text.count)
+            positions = np.arange(text.past, text.past + text.count) - first
             scratch = np.zeros(self.heads * text.count * len(k))
             hidden = unseen(cast(Any, node), positions, len(k))
             out.append(attend_block(cast(Any, node), q, k, v, positions, hidden, scratch, sinks))
             start += text.count
         return np.concatenate(out)
 
+    def seen(self, text: Text) -> tuple[int, int | None]:
+        """From where to where a text's keys are seen at all."""
+        return {"": (0, None), "decoder": (text.border, None), "memory": (0, text.border)}[self.shape.part]
+
+    def by_distance(self) -> np.ndarray:
+        """The slopes or the biases, as the kernel takes them."""
+        if not self.shape.biases:
+            return self.slopes
+        node = SimpleNamespace(attrs={"causal": self.shape.causal})
+        return np.pad(biases(cast(Any, node), self.biases), ((0, 0), (16, 15)), mode="edge")
+
     def items(self, most: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Each text's rows in runs of at most `most`: first row, rows, position, address of pages, length."""
+        """Each text's rows in runs of at most `most`: first row, rows, position, address of pages, length, border."""
         made, start = [], 0
         pages = [np.array(text.pages, np.int32) for text in self.texts]
         for text, table in zip(self.texts, pages, strict=True):
             for first in range(0, text.count, most):
                 count = min(most, text.count - first)
                 position, length = text.past + first, text.past + text.count
-                made.append((start + first, count, position, table.ctypes.data, length))
+                made.append((start + first, count, position, table.ctypes.data, length, text.border))
             start += text.count
         items = np.array(made, np.int64)
         assert items.shape[1] * 8 == ITEM_BYTES
@@ -150,11 +168,11 @@ class Problem:
         layout = KVLayout.uniform({0: (shape.heads_kv, shape.key, shape.value)}, "F32", "F32", longest * PAGE)
         parts = Guarded(parts_bytes(layout, -(-len(items) * shape.heads_kv // 2)) if split else 0)
         counters = np.zeros(len(items) * shape.heads_kv, np.int64)
-        row = self.heads * 4
+        row, distances = self.heads * 4, self.by_distance()
         args = [self.q.ctypes.data, row * shape.key, out.address, row * shape.value]
         args += [self.k_cache.ctypes.data, self.v_cache.ctypes.data, items.ctypes.data]
-        args += [parts.address, blocks, counters.ctypes.data, self.slopes.ctypes.data, self.sinks.ctypes.data]
-        units, scratch = len(items) * shape.heads_kv, attend_scratch(shape, tile)
+        args += [parts.address, blocks, counters.ctypes.data, distances.ctypes.data, self.sinks.ctypes.data]
+        units, scratch = len(items) * shape.heads_kv, attend_scratch(shape.value, tile)
         if split:
             spec = Spec.of(attend_split, shape=shape, tile=tile)
             # Threads take them in any order.
@@ -183,7 +201,7 @@ def off(got: np.ndarray, want: np.ndarray) -> float:
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: " ".join(map(str, astuple(s))))
 def test_attention(shape: Shape) -> None:
     """Several texts in one step give the float64 result; each query alone gives the same bits."""
-    problem = Problem(shape, TEXTS, 10, seed=shape.key)
+    problem = Problem(shape, ANSWERS if shape.part else TEXTS, 10, seed=shape.key)
     got = problem.solve()
     # What tanh loses, the cap makes larger.
     assert off(got, problem.expected()) <= 24 + 2 * shape.softcap
@@ -207,15 +225,19 @@ def test_order_of_pages_does_not_matter() -> None:
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize(("window", "group"), [(0, 1), (0, 16), (100, 3), (LONG + 5, 3)])
-def test_a_long_past_is_shared_out_by_blocks(window: int, group: int) -> None:
+@pytest.mark.parametrize(
+    ("window", "group", "part"),
+    [(0, 1, ""), (0, 16, ""), (100, 3, ""), (LONG + 5, 3, ""), (0, 3, "decoder"), (0, 3, "memory")],
+)
+def test_a_long_past_is_shared_out_by_blocks(window: int, group: int, part: str) -> None:
     """Blocks folded one by one, in any order, and then joined give the bits of one pass, near float64's result."""
     rng = np.random.default_rng(3)
     # Positions before the last, at and about the end of a block.
     lengths = (LONG - 1, LONG, LONG + 1, 2 * LONG + 70)
     pages = iter(rng.permutation(60).tolist())
     texts = [Text(n, 1, tuple(next(pages) for _ in range(n // PAGE + 1))) for n in lengths]
-    problem = Problem(shape(key=8, value=20, group=group, window=window), texts, 60, seed=4)
+    extras = {"part": part, "causal": part != "memory", "biases": part == "decoder"}
+    problem = Problem(shape(key=8, value=20, group=group, window=window, **extras), texts, 60, seed=4)
     tile = min(QUERIES, group)
     whole, split = problem.solve(most=1, tile=tile), problem.solve(most=1, tile=tile, split=True)
     assert off(whole, problem.expected()) <= 24

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,14 +11,6 @@ from random_encoders import ENCODERS, write_encoder
 import puna
 
 TEXTS = [[5 + (7 * n + 3 * m) % 13 for n in range(count)] for m, count in enumerate((9, 1, 90, 20))]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
 
 
 def off(got: np.ndarray, want: np.ndarray) -> float:

@@ -10,12 +10,15 @@ from test_cpu_attention import PAGE, Problem, Text, shape
 from test_cpu_rig import Guarded, run
 
 from puna.backends.cpu.compiler import Spec
-from puna.backends.cpu.kernels.kv import page_bytes
+from puna.backends.cpu.kernels.kv import PEAKS, page_bytes
 from puna.backends.cpu.kernels.rows import Operand, RowOp, rows
 from puna.quants import by_name, dequantize, quantize
 
 KINDS = ["Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL"]
 BLOCK = 32
+# A kernel reads keys and values by code of their own: each type of keys and of values alone and with another.
+KEYS, VALUES = [*KINDS, "BF16"], [*KINDS, "F16", "F32"]
+PAIRS = [*zip(KINDS, KINDS, strict=True), *zip([*KEYS, "Q8_0"], [*VALUES[2:], *VALUES[:2]], strict=True)]
 
 
 def decoded(kind: str, cache: np.ndarray, heads: int, size: int, is_key: bool) -> np.ndarray:
@@ -75,7 +78,10 @@ def numbers(heads: int, size: int, count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written(kind: str) -> None:
-    """Pages hold what NumPy's quantiser gives, but for a code where a value lies halfway between two."""
+    """Pages hold what NumPy's quantiser gives, or less error where the kernel looks for a unit.
+
+    A value that lies halfway between two codes may get either.
+    """
     k, v = numbers(2, 64, 70), numbers(3, 32, 70)
     caches = written((kind, kind), k, v, 2)
     for x, cache, is_key in ((k, caches[0], True), (v, caches[1], False)):
@@ -83,17 +89,17 @@ def test_what_is_written(kind: str) -> None:
         held = decoded(kind, cache.array, heads, size, is_key).reshape(-1, heads, size)[:count]
         want = dequantize(by_name(kind), quantize(by_name(kind), x))
         step = np.abs(x).max(axis=-1, keepdims=True) / (1 << by_name(kind).bits - 2)
-        if by_name(kind).table:  # NumPy's looks longer for the best unit
-            assert np.square(held - x).mean() <= 1.15 * np.square(want - x).mean()
+        if kind in PEAKS:  # of IQ4_NL NumPy's looks longer
+            most = 1.15 if kind == "IQ4_NL" else 0.94
+            assert np.square(held - x).mean() <= most * np.square(want - x).mean()
         else:
             assert (np.abs(held - want) <= step).all()
             assert (held == want).mean() > 0.995
 
 
-@pytest.mark.parametrize("value_kind", [*KINDS, "F16", "F32"])
-@pytest.mark.parametrize("key_kind", [*KINDS, "BF16"])
+@pytest.mark.parametrize(("key_kind", "value_kind"), PAIRS)
 def test_attention(key_kind: str, value_kind: str) -> None:
-    """Over any pair of types: the float64 attention over the values that the pages hold."""
+    """Over pairs of types: the float64 attention over the values that the pages hold."""
     heads, size, count = 2, 64, 130
     problem = Problem(
         shape(heads_kv=heads, group=3, key=size, value=size, kinds="F32 F32"),

@@ -20,13 +20,17 @@ from puna.backends import cpu
 from puna.backends.cpu import memory as cpu_memory
 from puna.backends.cpu import program as cpu_program
 from puna.backends.cpu import tables as cpu_tables
-from puna.backends.cpu.kernels.attention import parts_bytes
+from puna.backends.cpu.kernels.pack import PACK_SCRATCH
+from puna.backends.cpu.kernels.shapes import parts_bytes
+from puna.backends.cpu.tables import table_bytes
+from puna.backends.cpu.upload import SLICE, SPARE
 from puna.cache import KVCache
 from puna.gguf import GGUFFile, Value, ValueType, write
 from puna.graph import Graph, make
 from puna.quants import by_name
 
 TESTS = Path(__file__).resolve().parents[1]
+ROOM = SLICE + SPARE + 2 * PACK_SCRATCH  # what loading alone takes
 PATHS = os.pathsep.join([str(TESTS.parent), str(TESTS), str(TESTS / "backend")])
 
 
@@ -39,13 +43,31 @@ def test_planned_memory_is_allocated(architecture: str, threads: int, tmp_path: 
     program: Any = model.program
     # Weights lie in one block, each from a multiple of 64 bytes on.
     assert model.memory["weights"] == sum(-(-w.nbytes // 64) * 64 for w in program.weights.values())
-    assert model.memory["compute"] == program.compute.nbytes + 4 * model.n_vocab
+    tables = table_bytes(model.plan) + program.args.nbytes + program.records.nbytes
+    assert model.memory["compute"] == program.compute.nbytes + 4 * model.n_vocab + tables
     assert model.memory["kv"] == sum(part.nbytes for pair in program.cache.values() for part in pair)
     assert model.memory["scratch"] == program.scratch.nbytes
 
 
+def test_buffers_begin_at_the_alignment(tmp_path: Path) -> None:
+    """With mem_align weights, values of a step and caches begin at multiples of it; what that takes is planned."""
+    path, align = write_model(tmp_path / "m.gguf", "llama", "Q8_0"), 1 << 16
+    plain, model = (load(path, threads=1, n_ctx=64, **options) for options in ({}, {"mem_align": align}))
+    program: Any = model.program
+    places = [
+        *program.weights.values(),
+        program.compute,
+        *(a for pair in program.cache.values() for a in pair),
+    ]
+    offsets = [buffer.offset for buffer in model.plan.buffers.values() if buffer.offset is not None]
+    assert all(array.ctypes.data % align == 0 for array in places)
+    assert all(offset % align == 0 for offset in offsets)
+    assert model.memory["weights"] == sum(-(-w.nbytes // align) * align for w in program.weights.values())
+    assert np.array_equal(model.logits([1, 2, 3]), plain.logits([1, 2, 3]))
+
+
 def test_nothing_large_is_allocated_beside_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the regions there are only tables of what a step gives, angles above all, and small change."""
+    """Beside the regions there is small change alone: tables of what a step gives are among them, angles too."""
     taken = []
 
     class Counting(cpu_memory.mmap.mmap):
@@ -57,7 +79,7 @@ def test_nothing_large_is_allocated_beside_the_plan(tmp_path: Path, monkeypatch:
     load(path, threads=2)  # compiles what is needed
     monkeypatch.setattr(cpu_memory.mmap, "mmap", Counting)
     model = load(path, threads=2, n_batch=512)
-    assert 0 <= sum(taken) - (sum(model.memory.values()) - 4 * model.n_vocab) <= 512 * 600 + 100_000
+    assert 0 <= sum(taken) - ROOM - (sum(model.memory.values()) - 4 * model.n_vocab) <= 20_000
 
 
 def test_scratch_does_not_grow_with_the_number_of_operations(tmp_path: Path) -> None:
@@ -98,7 +120,7 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> list[Guarded]:
     """The memory of each program that is made, which tells whether anything beside it was written."""
     made: list[Guarded] = []
 
-    def allocate(nbytes: int) -> np.ndarray:
+    def allocate(nbytes: int, align: int = 64) -> np.ndarray:
         made.append(Guarded(nbytes))
         made[-1].array[:] = 0
         return made[-1].array
@@ -175,15 +197,22 @@ def test_attention_over_a_full_context_keeps_to_its_memory(guards: list[Guarded]
 LOAD = """
     import sys
     from pathlib import Path
-    from test_cpu_rig import load, run
+    from test_cpu_rig import load
+    from puna.measure.resident import mapped, resident
     def status(name):
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) * 1024
-    load(Path(sys.argv[2]), threads=2)  # what a process needs whatever it loads
+    def fill(model):
+        sequence = model.cache.open()
+        model.step(sequence, [3] * (model.n_ctx - 1))
+        model.step(sequence, [3])
+    fill(load(Path(sys.argv[2]), threads=2, n_ctx=64))  # what a process needs whatever it loads
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = status("VmRSS")
-    model = load(Path(sys.argv[1]), threads=2, n_ctx=64, mmap=sys.argv[3] == "mmap")
+    model = load(Path(sys.argv[1]), threads=2, n_ctx=128, n_batch=64, mmap=sys.argv[3] == "mmap")
     print(status("VmHWM") - before, status("VmRSS") - before, model.memory["weights"])
+    fill(model)
+    print(resident() - mapped(sys.argv[1]) - before, sum(model.memory.values()), model.memory["scratch"])
 """
 
 
@@ -192,7 +221,10 @@ LOAD = """
 )
 @pytest.mark.parametrize("source", ["mmap", "read"])
 def test_loading_takes_one_copy_of_the_weights(source: str, tmp_path: Path) -> None:
-    """The most memory that is resident while a model loads is that of its weights and a slice of the file."""
+    """The most memory that is resident while a model loads is that of its weights and a slice of the file.
+
+    Once its context is full, what it has taken is what was planned.
+    """
     rng = np.random.default_rng(1)
     with GGUFFile.open(write_tiny(tmp_path / "small.gguf", quant="Q8_0", n_ctx=64)) as file:
         metadata = {**file.metadata, "llama.feed_forward_length": Value(ValueType.UINT32, 96 * 1024)}
@@ -207,14 +239,16 @@ def test_loading_takes_one_copy_of_the_weights(source: str, tmp_path: Path) -> N
     write(tmp_path / "big.gguf", metadata, [(n, kinds[n], shapes[n], data[n]) for n in shapes])
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(LOAD), tmp_path / "big.gguf", tmp_path / "small.gguf", source],
-        env={**os.environ, "PYTHONPATH": PATHS},
+        # All kernels are compiled here: LLVM has taken its memory by the time that is looked at.
+        env={**os.environ, "PYTHONPATH": PATHS, "XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert result.stderr == ""
-    peak, after, weights = map(int, result.stdout.split())
-    print(peak, after, weights)
+    peak, after, weights, full, planned, scratch = map(int, result.stdout.split())
     assert weights > 40e6
     assert after <= weights + 8e6
     assert peak <= weights + 24e6
+    # On a busy machine one thread may do it all, and the other's scratch is never touched.
+    assert planned - scratch - 0.03 * planned <= full <= 1.03 * planned

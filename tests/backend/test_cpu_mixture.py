@@ -87,6 +87,12 @@ def test_group_of() -> None:
     np.testing.assert_array_equal(computed("group_of", ids, ids, size=4), ids // 4)
 
 
+def test_whole() -> None:
+    """Whole numbers as ids."""
+    ids = np.random.default_rng(3).integers(0, 2**24, (COUNT, 7)).astype(np.int32)
+    np.testing.assert_array_equal(computed("whole", ids, ids.astype(np.float32)), ids)
+
+
 @pytest.mark.parametrize("width", [7, 48])
 @pytest.mark.parametrize("used", [1, 3, 8])
 def test_weighted_sum(width: int, used: int) -> None:
@@ -180,5 +186,5 @@ def test_sinkhorn(size: int, rounds: int) -> None:
 def test_all_are_here() -> None:
     """Each operation of the table is tried above."""
     tried = {"add_experts", "best_groups", "group_of", "pick", "share", "sinkhorn"}
-    tried |= {"softmax", "sum", "top", "weighted_sum"}
+    tried |= {"softmax", "sum", "top", "weighted_sum", "whole"}
     assert set(MIXTURE) == tried

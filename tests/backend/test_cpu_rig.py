@@ -21,6 +21,7 @@ from tiny_model import VOCABULARIES, make_tensors, model_keys
 import puna
 from puna import backends
 from puna.backends import cpu
+from puna.backends.cpu.codecache import CodeCache, default_folder
 from puna.backends.cpu.compiler import Compiler, Spec
 from puna.backends.cpu.kernels.direct import direct
 from puna.backends.cpu.kernels.linear import few, many, many_scratch
@@ -56,8 +57,8 @@ GUARD = 4096  # bytes on each side
 
 @functools.cache
 def compiler() -> Compiler:
-    """One for all tests, so that each kernel is compiled once; for the processor that the backend would take."""
-    return Compiler(backends.create("cpu").compiler.target, None)
+    """One for all tests, so that each kernel is linked once; for the processor that the backend would take."""
+    return Compiler(backends.create("cpu").compiler.target, CodeCache(default_folder()))
 
 
 def run(spec: Spec, args: Sequence[int], begin: int, end: int, scratch: int = 0) -> None:
@@ -97,8 +98,8 @@ def load(path: Path, threads: int | None = None, **options: Any) -> puna.Model:
     """A model on the CPU backend, its kernels from the compiler that all tests share."""
     shared = compiler()
 
-    def create(threads: int | None, repack: bool) -> cpu.CPUBackend:
-        backend = cpu.CPUBackend(shared.target, None, threads, repack)
+    def create(threads: int | None, repack: bool, storage: backends.Storage) -> cpu.CPUBackend:
+        backend = cpu.CPUBackend(shared.target, None, threads, repack, storage)
         backend.compiler = shared
         return backend
 

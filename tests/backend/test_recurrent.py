@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,14 +15,6 @@ from puna.plan import KVLayout
 
 COUNT = 150
 CUTS = ([150], [1] * 20, [64, 64, 22], [7, 100, 1, 42])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield folder
 
 
 class Tables:
@@ -82,7 +71,7 @@ def ngrams() -> tuple[Tables, Graph, np.ndarray]:
 
 
 def scan(
-    heads: int, size: int, groups: int, state: int, decays: int, timed: bool = True
+    heads: int, size: int, groups: int, state: int, decays: int, timed: bool = True, fixed: bool = False
 ) -> tuple[Tables, Graph, np.ndarray]:
     shapes = {"x": (COUNT, heads * size), "dt": (COUNT, heads), "a": (heads, decays)}
     tables = Tables(2, **shapes, b=(COUNT, groups * state), c=(COUNT, groups * state))
@@ -105,7 +94,9 @@ def scan(
             s[h] = s[h] * np.exp(dt[t, h] * a[h]) + dt[t, h] * np.outer(x[t, h], b[t, g])
         want.append([s[h] @ c[t, h // (heads // groups)] for h in range(heads)])
     parts = tables.rows("x", heads, size), tables.rows("b", groups, state), tables.rows("c", groups, state)
-    more = (tables.whole("a"), tables.rows("dt", heads)) if timed else (tables.whole("a"),)
+    numbers = tuple(tables.values["a"].reshape(-1).tolist())
+    by = make("constant", values=numbers, shape=(heads, decays)) if fixed else tables.whole("a")
+    more = (by, tables.rows("dt", heads)) if timed else (by,)
     return tables, output(make("scan", *parts, *more, state="s")), np.array(want).reshape(COUNT, -1)
 
 
@@ -131,6 +122,25 @@ def delta(
     parts = tables.rows("q", groups, key), tables.rows("k", groups, key), tables.rows("v", heads, value)
     more = tables.rows("decay", heads, decays), tables.rows("beta", heads, 1)
     return tables, output(make("delta", *parts, *more, state="s", tiled=tiled)), want.reshape(COUNT, -1)
+
+
+def pool(channels: int, every: int, overlap: bool) -> tuple[Tables, Graph, np.ndarray]:
+    tables = Tables(7, x=(COUNT, channels), scores=(COUNT, channels), offsets=(every, channels))
+    x, scores, offsets = (tables.double(name, channels) for name in ("x", "scores", "offsets"))
+    size = channels // 2 if overlap else channels
+    scores, want = scores + offsets[np.arange(COUNT) % every], np.zeros((COUNT, size))
+    for t in range(every - 1, COUNT, every):
+        known = [(x[p, channels - size :], scores[p, channels - size :]) for p in range(t + 1 - every, t + 1)]
+        if overlap and t >= every:
+            known += [(x[p, :size], scores[p, :size]) for p in range(t + 1 - 2 * every, t + 1 - every)]
+        values, weights = (np.array(part) for part in zip(*known, strict=True))
+        want[t] = (np.exp(weights) * values).sum(axis=0) / np.exp(weights).sum(axis=0)
+    rows, how = (
+        [tables.rows(name, channels) for name in ("x", "scores")],
+        {"every": every, "overlap": overlap},
+    )
+    y = make("pool", *rows, tables.whole("offsets"), make("positions"), state="s", **how)
+    return tables, output(y), want
 
 
 def previous(channels: int) -> tuple[Tables, Graph, np.ndarray]:
@@ -172,10 +182,14 @@ CASES = {
     "scan of heads": scan(6, 8, 2, 32, 1),
     "scan of odd sizes": scan(3, 5, 1, 7, 7),
     "scan without time steps": scan(4, 16, 4, 16, 1, timed=False),
+    "scan of decays that are no weights": scan(4, 8, 4, 16, 1, timed=False, fixed=True),
     "delta": delta(4, 2, 16, 32, 1, False),
     "delta, tiled": delta(4, 2, 16, 32, 1, True),
     "delta, a decay a value": delta(2, 2, 24, 160, 24, False),
     "delta of odd sizes": delta(3, 1, 5, 7, 1, False),
+    "pool": pool(32, 50, False),
+    "pool with overlap": pool(64, 4, True),
+    "pool of odd sizes": pool(14, 3, True),
     "previous": previous(48),
     "previous of odd sizes": previous(5),
     **{f"wkv{kind} {value}": wkv(2, 16, value, kind) for kind in ("", "6", "7") for value in (7, 32, 160)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,14 +25,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "q8_0": {"load": {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}},  # keys are turned
 }
 BACKENDS = ["reference", "cpu"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
 
 
 def load(path: Path, backend: str = "reference", **options: Any) -> puna.Model:
@@ -206,6 +198,7 @@ def signed(data: bytes, change: Callable[[dict[str, Any]], Any], ids: bytes = b"
         ({"first": [[0]]}, "something else where numbers"),
         ({"border": 1}, "no state at the border"),
         ({"border": -1}, "something else where numbers"),
+        ({"text": 1}, "cannot be an encoded text"),
         ({"facts": []}, "another model"),
         ({"facts": 5}, "header cannot be read"),
         ({"more": 1}, "header cannot be read"),
@@ -242,15 +235,15 @@ def test_files_that_are_none(kept: tuple[puna.Model, Path], tmp_path: Path) -> N
     with pytest.raises(FormatError, match="cannot read the file"):
         model.restore(tmp_path / "nothing")
     sequence = model.restore(path)
-    with pytest.raises(RequestError, match="this is no file"):
+    with pytest.raises(RequestError, match="this is a folder"):
         model.save(sequence, tmp_path)
-    with pytest.raises(RequestError, match="cannot write the file"):
+    with pytest.raises(RequestError, match="there is no such folder"):
         model.save(sequence, tmp_path / "none" / "kept")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(FormatError, match="pipe"):
             model.restore(tmp_path / "pipe")
-        with pytest.raises(RequestError, match="this is no file"):
+        with pytest.raises(RequestError, match="a device or a pipe"):
             model.save(sequence, tmp_path / "pipe")
     model.cache.close(sequence)
     with pytest.raises(RequestError, match="closed"):

@@ -138,6 +138,7 @@ def test_fused_operations_are_defined_by_plain_ones() -> None:
         "norm": make("norm", X, weight("w", 8), kind="rms", eps=1e-5),
         "gated": make("gated", X, X, kind="silu"),
         "quantize": make("quantize", make("embed", weight("t", 9, 32), make("tokens"))),
+        "round": make("round", make("embed", weight("t", 9, 32), make("tokens"))),
     }
     assert set(fused) == {name for name, op in OPS.items() if op.definition}
     for node in fused.values():

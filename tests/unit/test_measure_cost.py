@@ -10,7 +10,7 @@ from tiny_model import write_tiny
 
 import puna
 from puna.engine import Model
-from puna.graph import Graph, make
+from puna.graph import Graph, Node, make
 from puna.measure import Cost, record_cost, step_cost
 from puna.plan import KVLayout, Plan, Record
 
@@ -85,6 +85,28 @@ def test_attention_sees_its_window(tmp_path: Path, spans: list[tuple[int, int]])
             kv += len(set().union(*seen)) * sum(layout.row_bytes(layer))
             ops += sum(map(len, seen)) * heads * size * 4
     assert (cost.kv, cost.attention) == (kv, ops)
+
+
+@pytest.mark.parametrize(("past", "count", "seen", "held"), [(0, 12, 15, 3), (40, 1, 5, 5), (40, 2, 10, 10)])
+def test_chosen_blocks(past: int, count: int, seen: int, held: int) -> None:
+    """Of a cache of blocks a query sees those that have ended, or 5 chosen; its window counts as ever."""
+    q = make("reshape", make("embed", weight(9, 32), make("tokens")), shape=("T", 4, 8))
+    k = make("reshape", make("embed", weight(9, 8), make("tokens")), shape=("T", 1, 8))
+    stores = [make("kv_store", k, k, layer=0), make("kv_store", k, k, layer=1, every=4)]
+    chosen = make("index", q, make("embed", weight(9, 4), make("tokens")), stores[1], k=5)
+    node = make("attend_both", q, *stores, weight(4), chosen, scale=1.0, window=3)
+    graph = Graph(node)
+    plan = Plan(graph, (), {}, 16, 16, 0, 0, KVLayout.of(graph, 64, "F32", "F32"))
+    cost = record_cost(plan, Record((node,), 0, 0), [(past, count)], 1)
+    window = sum(min(3, past + i + 1) for i in range(count))
+    assert cost.attention == 2 * 4 * 16 * (seen + window)
+    assert cost.kv == 4 * 16 * (held + min(past, 2) + count)
+    all_blocks = record_cost(plan, Record((chosen,), 0, 0), [(past, count)], 1)
+    assert all_blocks.kv == 4 * 16 * ((past + count) // 4)
+
+
+def weight(*shape: int) -> Node:
+    return make("weight", tensor=str(shape), dtype="F32", shape=shape)
 
 
 def test_experts_are_read_once_each() -> None:

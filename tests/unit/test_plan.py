@@ -32,8 +32,8 @@ from puna.quants import by_name
 from puna.units import human
 
 
-def weight(name: str, *shape: int) -> Node:
-    return make("weight", tensor=name, dtype="F32", shape=shape)
+def weight(name: str, *shape: int, kind: str = "F32") -> Node:
+    return make("weight", tensor=name, dtype=kind, shape=shape)
 
 
 def norm(x: Node, name: str) -> Node:
@@ -85,6 +85,23 @@ def test_passes_fuse() -> None:
     assert "normalize" not in after
     assert "act" not in after
     assert len(lower(decoder(), ALL_OPS).weights) == 20
+
+
+def test_activations_are_rounded_for_pairs() -> None:
+    """What meets weights of BF16 is rounded to that once for all that read it; rows that make no pairs are not."""
+    x = make("embed", weight("table", 50, 6), make("tokens"))
+    each = [
+        make("linear", x, weight(kind + name, 3, 6, kind=kind))
+        for kind, name in (("BF16", "a"), ("BF16", "b"))
+    ]
+    plain, odd = make("linear", x, weight("c", 3, 6, kind="F16")), weight("odd", 8, 3, kind="BF16")
+    graph = Graph(make("linear", each[0] + each[1] + plain, odd))
+    paired = lower(graph, frozenset({"linear", "round"}))
+    check(paired)
+    assert counts(paired)["round"] == 1
+    took = [node.inputs[0].type.dtype for node in paired.nodes if node.op == "linear"]
+    assert sorted(took) == ["bf16", "bf16", "f32", "f32"]
+    assert "round" not in counts(lower(graph, frozenset({"linear"})))
 
 
 def test_expand_undoes_fusion() -> None:

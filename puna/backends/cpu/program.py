@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.backends.base import copy_pages
 from puna.backends.cpu import runner
+from puna.backends.cpu.attends import ATTENDS, Attending, Attends, by_rows
 from puna.backends.cpu.compiler import Compiler, Spec
-from puna.backends.cpu.kernels.attention import (
-    BLOCK,
-    MOST_GROUP,
-    Shape,
-    attend,
-    attend_split,
-    parts_bytes,
-    split_units,
-)
-from puna.backends.cpu.kernels.direct import direct, float_direct
-from puna.backends.cpu.kernels.experts import by_expert, by_slot, by_slot_direct, list_bytes
-from puna.backends.cpu.kernels.floats import float_linear
-from puna.backends.cpu.kernels.linear import few, many
+from puna.backends.cpu.kernels.experts import list_bytes
+from puna.backends.cpu.kernels.floats import form_of
 from puna.backends.cpu.kernels.recurrent import RECURRENT
 from puna.backends.cpu.kernels.rows import Operand, RowOp, rows
-from puna.backends.cpu.memory import allocate
-from puna.backends.cpu.panels import ROWS, Panel
+from puna.backends.cpu.kernels.shapes import parts_bytes, split_units
+from puna.backends.cpu.memory import ALIGN, allocate, row_bytes
+from puna.backends.cpu.panels import ROWS
+from puna.backends.cpu.products import FEW, experts_spec, linear_spec, panels_at_once
 from puna.backends.cpu.tables import Tables
 from puna.backends.cpu.threads import Team
 from puna.backends.cpu.upload import Weights, matrix_bytes
 from puna.graph import Node
 from puna.plan import Batch, Plan, Record
-from puna.plan.plan import BYTES
 from puna.quants import by_name
 
-__all__ = ["Program", "shape_of"]
+__all__ = ["Program", "calls_bytes"]
 
-FEW = 8  # most tokens for which weights are unpacked in registers
 AHEAD = 256 << 10  # most bytes that a waiting thread asks for
 MOST_READY = 64  # sizes of steps whose records are kept
 EXPERT_CLAIMS = 4  # by which an expert's matrix is shared out
 CLAIMS = 4  # by which a thread takes its share of a walk
+MOST_ARGS = 24  # of a call that is no chain of row operations
 CHUNK = 1 << 20  # most bytes of weights that a thread claims at a time
 
 
@@ -55,9 +45,10 @@ class Call:
     dim: str
     spec: Spec | None = None
     weight: Node | None = None
+    form: str = ""  # of the weight
     used: int = 0  # experts that a token chooses
     sharing: int = 1  # choices that read the same activations
-    shape: Shape | None = None
+    attending: Attending | None = None
     parts: int = 0  # units that the rows of a sequence are cut into, where they are walked over in order
     logits: int | None = None  # which argument is the address of the logits
 
@@ -65,25 +56,35 @@ class Call:
 class Program:
     """Runs a plan on a team of threads. The memory of all regions but the weights is its own."""
 
-    def __init__(self, plan: Plan, weights: Weights, compiler: Compiler, threads: int, repack: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Weights,
+        compiler: Compiler,
+        threads: int,
+        repack: bool,
+        align: int = ALIGN,
+    ) -> None:
         self.plan, self.weights, self.raw = plan, weights.packed, weights.raw
         self.compiler, self.repack = compiler, repack
         parts = parts_bytes(plan.kv, threads)
         self.scratch = allocate(plan.scratch)
         self.parts = self.scratch[len(self.scratch) - parts :]
         self.team = Team(compiler, threads, self.scratch[: len(self.scratch) - parts])
-        self.compute = allocate(plan.compute)
+        self.compute = allocate(plan.compute, align)
         self.cache = {
             layer: tuple(
-                allocate(width * plan.kv.pages(layer) * plan.kv.page) for width in plan.kv.row_bytes(layer)
+                allocate(width * plan.kv.pages(layer) * plan.kv.rows(layer), align)
+                for width in plan.kv.row_bytes(layer)
             )
             for layer in plan.kv.widths
         }
+        self.by_rows = by_rows(plan.graph, plan.kv)
         self.states = {name: allocate(plan.kv.state_bytes(name)) for name in plan.kv.states}
         self.tables = Tables(plan, self.weights)
         self.counters = allocate(split_units(threads) * 8)
         self.calls = [self.call(record) for record in plan.records]
-        width = max(10, *(len(call.args) for call in self.calls))
+        width = args_width(plan)
         self.args = allocate(len(self.calls) * width * 8).view(np.int64).reshape(len(self.calls), width)
         for row, call in zip(self.args, self.calls, strict=True):
             row[: len(call.args)] = call.args
@@ -95,11 +96,9 @@ class Program:
             for dim in "TR"
         }
         self.experts = [(i, c.used) for i, c in enumerate(self.calls) if c.used]
-        self.attends = [i for i, c in enumerate(self.calls) if c.shape]
-        self.may_split = all(c.shape.group <= MOST_GROUP for c in self.calls if c.shape)
+        self.attends = Attends([call.attending for call in self.calls], threads)
         self.walks = [i for i, c in enumerate(self.calls) if c.parts]
         self.walk_parts = np.array([c.parts for c in self.calls if c.parts], np.int64)
-        self.heads = np.array([c.shape.heads_kv for c in self.calls if c.shape], np.int64)
         self.logits = [(i, c.logits) for i, c in enumerate(self.calls) if c.logits is not None]
         self.ready: dict[tuple[int, int, str], NDArray[np.int64]] = {}
 
@@ -111,14 +110,17 @@ class Program:
             return self.experts_call(node)
         if node.op in RECURRENT:
             return self.walk_call(node)
-        return self.attend_call(node) if node.op == "attend" else self.rows_call(record)
+        if node.op in ATTENDS:
+            attending = ATTENDS[node.op](self, node)
+            return Call(attending.args, "T", attending=attending)
+        return self.rows_call(record)
 
     def address(self, node: Node) -> int:
         """Where a value begins; the logits have no address before a step."""
         if node.op == "weight":
             return int(self.weights[cast(str, node.attrs["tensor"])].ctypes.data)
-        if node.op == "tokens":
-            return int(self.tables.tokens.ctypes.data)
+        if node.op in {"tokens", "positions"}:
+            return int(getattr(self.tables, node.op).ctypes.data)
         if node.op == "constant":
             return self.tables.constant(cast("tuple[float, ...]", node.attrs["values"]))
         offset = self.plan.buffers[node].offset
@@ -130,7 +132,7 @@ class Program:
         places = [self.address(weight), self.address(x), self.address(node)]
         args = [*places, count, k, self.panel_bytes(weight), row_bytes(x), row_bytes(node), 0]
         logits = 2 if self.plan.buffers[node].offset is None else None
-        return Call(args, str(node.type.shape[0]), weight=weight, logits=logits)
+        return Call(args, str(node.type.shape[0]), weight=weight, form=form_of(node), logits=logits)
 
     def panel_bytes(self, weight: Node) -> int:
         """Bytes of 16 rows of a matrix in panels, or of one row in the file's form."""
@@ -149,18 +151,8 @@ class Program:
             places.append(self.tables.each(used))
         args = [*places, count, k, panel, expert, x_stride, row_bytes(node) // used, 0]
         args.append(list_bytes(self.plan.tokens * used))
-        return Call(args, str(node.type.shape[0]), weight=weight, used=used, sharing=sharing)
-
-    def attend_call(self, node: Node) -> Call:
-        q, kv = node.inputs[:2]
-        layer = cast(int, kv.attrs["layer"])
-        keys, values = self.cache[layer]
-        args = [self.address(q), row_bytes(q), self.address(node), row_bytes(node)]
-        items = self.tables.groups[self.plan.kv.group_of[layer]].items
-        args += [keys.ctypes.data, values.ctypes.data, items.ctypes.data]
-        sinks = self.address(node.inputs[2]) if len(node.inputs) > 2 else 0
-        args += [self.parts.ctypes.data, 0, self.counters.ctypes.data, self.tables.slopes_of(node), sinks]
-        return Call(args, "T", shape=shape_of(node, self.plan))
+        dim, form = str(node.type.shape[0]), form_of(node)
+        return Call(args, dim, weight=weight, form=form, used=used, sharing=sharing)
 
     def walk_call(self, node: Node) -> Call:
         work, state = RECURRENT[node.op](node), self.states[cast(str, node.attrs["state"])]
@@ -181,30 +173,13 @@ class Program:
         """The kernel for a call in a step with `count` rows."""
         if call.spec:
             return call.spec
-        if call.shape:
-            most = self.compiler.target.queries
-            tile = most if mode == "prefill" else min(most, call.shape.group)
-            return Spec.of(attend_split if mode == "split" else attend, shape=call.shape, tile=tile)
+        if call.attending:
+            return call.attending.spec(self.compiler.target, count, mode, self.team.threads)
         assert call.weight is not None
+        target, form = self.compiler.target, call.form
         if call.used:
-            return self.experts_spec(call, count)
-        kind, tile = call.weight.type.dtype, min(4, max(1, count))
-        if by_name(kind).is_float:
-            return Spec.of(float_linear if self.repack else float_direct, kind=kind, tile=tile)
-        if not self.repack:
-            return Spec.of(direct, panel=Panel(kind), tile=tile)
-        if count <= FEW:
-            return Spec.of(few, panel=Panel(kind), tokens=max(1, count))
-        width, tile = self.compiler.target.tile
-        return Spec.of(many, panel=Panel(kind), width=width, tile=tile)
-
-    def experts_spec(self, call: Call, count: int) -> Spec:
-        assert call.weight is not None
-        how = {"kind": call.weight.type.dtype, "sharing": call.sharing}
-        if not self.repack:
-            return Spec.of(by_slot_direct, **how)
-        width, tile = self.compiler.target.tile
-        return Spec.of(by_slot, **how) if count == 1 else Spec.of(by_expert, **how, width=width, tile=tile)
+            return experts_spec(target, form, count, self.repack, call.sharing)
+        return linear_spec(target, form, count, self.repack)
 
     def units(self, call: Call, count: int) -> tuple[int, int]:
         """Units of work and how many a thread claims at a time."""
@@ -212,15 +187,16 @@ class Program:
             return 0, -(-call.parts // (CLAIMS * self.team.threads))  # times the sequences of the step
         if call.spec:
             return count, 1 if count < 64 else 4
-        if call.shape or count == 0:
+        if call.attending or count == 0:
             return 0, 1  # attention's follow from the step
         assert call.weight is not None
         if call.used:
             return self.experts_units(call, count)
         panels = -(-call.args[3] // ROWS)
         panel_bytes = ROWS * by_name(call.weight.type.dtype).row_bytes(call.args[4])
-        if count > FEW and self.repack and not by_name(call.weight.type.dtype).is_float:
-            return -(-panels // self.compiler.target.tile[0]), 1
+        width = panels_at_once(self.compiler.target, call.form, count) if self.repack else 1
+        if width > 1 or (self.repack and count > FEW):
+            return -(-panels // width), 1
         return panels, self.grain(panels, panel_bytes)
 
     def experts_units(self, call: Call, count: int) -> tuple[int, int]:
@@ -240,15 +216,6 @@ class Program:
         share = -(-panels // self.team.threads)
         pieces = -(-share * panel_bytes // CHUNK)
         return max(1, -(-share // pieces))
-
-    def mode(self, batch: Batch) -> str:
-        """How attention shares out its work: "prefill", or for single rows "decode", or "split" over a long past."""
-        if len(batch.tokens) > len(batch.spans):
-            return "prefill"
-        units = len(batch.spans) * int(np.max(self.heads, initial=0))
-        is_long = max((span.length for span in batch.spans), default=0) > BLOCK * self.plan.kv.page
-        fits = units <= split_units(self.team.threads) and self.may_split
-        return "split" if is_long and fits and self.team.threads > 1 else "decode"
 
     def ahead(self, grains: NDArray[np.int64], sizes: dict[str, int]) -> NDArray[np.int64]:
         """For each record: address and bytes of the weights that the next matrix begins with, for few tokens.
@@ -281,7 +248,7 @@ class Program:
 
     def run(self, batch: Batch, logits: NDArray[np.float32]) -> None:
         tokens, count = len(batch.tokens), len(batch.outputs)
-        mode = self.mode(batch)
+        mode = self.attends.mode(batch)
         if self.team.renew():
             self.records[:, 4] = self.counters[:] = 0  # what a fork caught in the middle
         self.target = logits  # kept: see `Shared.work_out`
@@ -289,20 +256,16 @@ class Program:
         ready = self.prepare(tokens, count, mode)
         self.records[:, [0, 2, 3, 6, 7]] = ready
         items = self.tables.fill(batch, mode != "prefill")
-        blocks = (
-            (max(span.length for span in batch.spans) - 1) // (BLOCK * self.plan.kv.page) + 1
-            if mode == "split"
-            else 1
-        )
-        self.args[self.attends, 8] = blocks
-        self.records[self.attends, 2] = items * self.heads * blocks
+        self.attends.share_out(self.args, self.records, batch, items, mode)
         self.records[self.walks, 2] = self.tables.sequences * self.walk_parts
         self.args[self.linears["T"], 8], self.args[self.linears["R"], 8] = tokens, count
         for i, used in self.experts:
             self.args[i, 10] = (tokens if self.calls[i].dim == "T" else count) * used
         for i, argument in self.logits:
             self.args[i, argument] = logits.ctypes.data
-        self.team.run(self.records.ctypes.data, len(self.calls), (tokens, count, mode))
+        calls = range(len(self.calls))[self.plan.of(batch)]
+        start = self.records.ctypes.data + calls.start * runner.RECORD_BYTES
+        self.team.run(start, len(calls), (tokens, count, mode, batch.encodes))
 
 
 class RowsBuilder:
@@ -355,18 +318,25 @@ class RowsBuilder:
         read = node.inputs[:1] if node.op == "rope" else node.inputs  # the angles hold its factors
         inputs = [self.operand(n) for n in read]
         if node.op == "kv_store":
-            kv = self.program.plan.kv
-            caches = self.program.cache[cast(int, node.attrs["layer"])]
-            widths = kv.row_bytes(cast(int, node.attrs["layer"]))
-            for cache, width, kind in zip(caches, widths, (kv.k_type, kv.v_type), strict=True):
-                inputs.append(Operand(self.argument(cache.ctypes.data), width * kv.page, (), kind))
-            return RowOp("kv_store", inputs[0], tuple(inputs), (), tables)
+            kv, layer = self.program.plan.kv, cast(int, node.attrs["layer"])
+            inputs = inputs[:1] if layer in kv.shared else inputs
+            kinds, widths = (kv.k_type, kv.v_type), kv.row_bytes(layer)
+            for n, cache in enumerate(self.program.cache[layer][: len(inputs)]):
+                stride = widths[n] * kv.rows(layer)
+                inputs.append(Operand(self.argument(cache.ctypes.data), stride, (), kinds[n]))
+            how = ("by_rows", layer in self.program.by_rows), ("every", layer in kv.every)
+            return RowOp("kv_store", inputs[0], tuple(inputs), how, tables)
         return RowOp(node.op, self.operand(node), tuple(inputs), attrs, tables)
 
 
-def row_bytes(node: Node) -> int:
-    """Bytes of one row of a value."""
-    return int(prod(cast("tuple[int, ...]", node.type.shape[1:])) * BYTES[node.type.dtype])
+def args_width(plan: Plan) -> int:
+    """Arguments that there is room for in each call: for row operations their operands, tables and caches."""
+    return max(MOST_ARGS, *(sum(len(n.inputs) + 4 for n in record.nodes) for record in plan.records))
+
+
+def calls_bytes(plan: Plan) -> int:
+    """Bytes of all calls, with their arguments."""
+    return len(plan.records) * (runner.RECORD_BYTES + args_width(plan) * 8)
 
 
 def ends(plan: Plan) -> list[int]:
@@ -378,14 +348,3 @@ def ends(plan: Plan) -> list[int]:
         counts.append(open_ if last else 0)
         open_ = 0 if last else open_
     return counts
-
-
-def shape_of(node: Node, plan: Plan) -> Shape:
-    """The fixed facts of an attention."""
-    heads, key, value = plan.kv.widths[cast(int, node.inputs[1].attrs["layer"])]
-    group = cast(int, node.type.shape[1]) // heads
-    scale, window, softcap = (cast(Any, node.attrs[n]) for n in ("scale", "window", "softcap"))
-    kinds, alibi = (plan.kv.k_type, plan.kv.v_type), bool(node.attrs["alibi"])
-    extras = alibi, len(node.inputs) > 2, bool(node.attrs.get("chunked"))
-    causal = bool(node.attrs.get("causal", True))
-    return Shape(heads, group, key, value, *kinds, scale, window, softcap, *extras, causal)

@@ -8,13 +8,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.cpu.kernels.attention import ITEM_BYTES
-from puna.backends.cpu.kernels.recurrent import SEGMENT_BYTES, SPAN_BYTES
-from puna.backends.cpu.memory import allocate
-from puna.graph import Node, Rope, slopes
+from puna.backends.cpu.kernels.scores import LANES
+from puna.backends.cpu.kernels.shapes import BIASES, ITEM_BYTES
+from puna.backends.cpu.kernels.walks import SEGMENT_BYTES, SPAN_BYTES
+from puna.backends.cpu.memory import Allocate, allocate
+from puna.graph import Node, Rope, bias_of, biases, slopes
 from puna.plan import Batch, Plan
 
-__all__ = ["Tables"]
+__all__ = ["Tables", "table_bytes"]
 
 ITEM_ROWS = 8  # rows of a prefill that attention takes as one item
 
@@ -22,11 +23,11 @@ ITEM_ROWS = 8  # rows of a prefill that attention takes as one item
 class GroupTables:
     """What a group of layers is given. slots: int64, page * PAGE + offset of each row.  items: attention's."""
 
-    def __init__(self, tokens: int) -> None:
-        self.slots = allocate(tokens * 8).view(np.int64)
+    def __init__(self, tokens: int, take: Allocate) -> None:
+        self.slots = take(tokens * 8).view(np.int64)
         self.pages = allocate(0).view(np.int32)
         # Every row its own sequence is the worst case, and one more for the rest of each.
-        self.items = allocate(tokens * ITEM_BYTES).view(np.int64).reshape(-1, ITEM_BYTES // 8)
+        self.items = take(tokens * ITEM_BYTES).view(np.int64).reshape(-1, ITEM_BYTES // 8)
 
     def fill(self, batch: Batch, group: int, page: int, most: int) -> int:
         """Cut each sequence's rows into items of at most `most`; write slots and page tables. Gives the items."""
@@ -45,39 +46,70 @@ class GroupTables:
             )
             for first in range(0, span.count, most):
                 size = min(most, span.count - first)
-                self.items[item] = span.start + first, size, span.past + first, address, span.length
+                self.items[item] = (
+                    span.start + first,
+                    size,
+                    span.past + first,
+                    address,
+                    span.length,
+                    span.border,
+                )
                 item += 1
         return item
 
 
 class Tables:
-    """Filled before each step. tokens, positions, types, outputs: int32.  groups: of layers.
+    """Filled before each step; sized by the plan alone. tokens, positions, types, outputs: int32.  groups: of layers.
 
     spans, segments: what operations with a state walk over, of as many `sequences`.
     """
 
-    def __init__(self, plan: Plan, weights: Mapping[str, NDArray[Any]]) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: Plan, weights: Mapping[str, NDArray[Any]] | None, take: Allocate | None = None
+    ) -> None:
+        """weights: None for tables that are counted, not used."""
+        self.plan, self.take = plan, take or allocate
         self.tokens, self.positions, self.types, self.outputs = (
-            allocate(count * 4).view(np.int32) for count in (*[plan.tokens] * 3, plan.rows)
+            self.take(count * 4).view(np.int32) for count in (*[plan.tokens] * 3, plan.rows)
         )
-        self.groups = [GroupTables(plan.tokens) for _ in plan.kv.groups]
+        self.groups = [GroupTables(plan.tokens, self.take) for _ in plan.kv.groups]
+        blocks = {(plan.kv.group_of[layer], every) for layer, every in plan.kv.every.items()}
+        self.blocks = {key: self.take(plan.tokens * 8).view(np.int64) for key in sorted(blocks)}
         most, self.sequences = plan.tokens if plan.kv.states else 0, 0
-        self.spans = allocate(most * SPAN_BYTES).view(np.int64).reshape(-1, 2)
-        self.segments = allocate(2 * most * SEGMENT_BYTES).view(np.int64).reshape(-1, 4)
+        self.spans = self.take(most * SPAN_BYTES).view(np.int64).reshape(-1, 2)
+        self.segments = self.take(2 * most * SEGMENT_BYTES).view(np.int64).reshape(-1, 4)
         self.angles: dict[tuple[Rope, str], tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
         self.tempers: dict[tuple[int, float, int], NDArray[np.float32]] = {}
         self.slopes: dict[tuple[int, float], NDArray[np.float32]] = {}
+        self.biases = {
+            key: self.take(heads * BIASES * 4).view(np.float32)
+            for key, heads in {
+                bias_key(n): cast(int, n.type.shape[1])
+                for n in plan.graph.nodes
+                if n.op == "attend" and bias_of(n)
+            }.items()
+        }
         self.constants: dict[tuple[float, ...], NDArray[np.float32]] = {}
         self.counts: dict[int, NDArray[np.int32]] = {}
         for node in plan.graph.nodes:
             if node.op == "rope" and angle_key(node) not in self.angles:
                 rule = cast(Rope, node.attrs["rope"])
-                factors = weights[cast(str, node.inputs[1].attrs["tensor"])] if len(node.inputs) > 1 else None
-                table = allocate(plan.tokens * rule.dims * 4).view(np.float32).reshape(plan.tokens, rule.dims)
+                has_factors = len(node.inputs) > 1 and weights is not None
+                factors = weights[cast(str, node.inputs[1].attrs["tensor"])] if has_factors else None  # type: ignore[index]
+                table = (
+                    self.take(plan.tokens * rule.dims * 4).view(np.float32).reshape(plan.tokens, rule.dims)
+                )
                 self.angles[angle_key(node)] = rule.frequencies(factors), table
-            if node.op == "temper":
-                self.tempers.setdefault(temper_key(node), allocate(plan.tokens * 4).view(np.float32))
+            if node.op == "attend" and (bias := bias_of(node)) and weights is not None:
+                by_distance = biases(
+                    node, weights[cast(str, bias.attrs["tensor"])].reshape(bias.type.resolve(0, 0))
+                )
+                table = self.biases[bias_key(node)].reshape(-1, BIASES)
+                table[:] = np.pad(by_distance, ((0, 0), (LANES, LANES - 1)), mode="edge")
+            if node.op == "linear_heads":
+                self.each(cast(int, node.type.shape[1]))
+            if node.op == "temper" and temper_key(node) not in self.tempers:
+                self.tempers[temper_key(node)] = self.take(plan.tokens * 4).view(np.float32)
 
     def addresses(self, node: Node) -> tuple[int, ...]:
         """The tables that a row operation reads."""
@@ -87,8 +119,10 @@ class Tables:
         if node.op == "select":
             return (self.outputs.ctypes.data,)
         if node.op == "kv_store":
-            group = self.plan.kv.group_of[cast(int, node.attrs["layer"])]
-            return (self.groups[group].slots.ctypes.data,)
+            layer, kv = cast(int, node.attrs["layer"]), self.plan.kv
+            group, every = kv.group_of[layer], kv.every.get(layer)
+            slots = self.blocks[group, every] if every else self.groups[group].slots
+            return (slots.ctypes.data,)
         if node.op == "rope":
             return (self.angles[angle_key(node)][1].ctypes.data,)
         return (self.tempers[temper_key(node)].ctypes.data,) if node.op == "temper" else ()
@@ -102,11 +136,14 @@ class Tables:
     def each(self, count: int) -> int:
         """The address of 0 to count - 1, i32, for each token."""
         if count not in self.counts:
-            self.counts[count] = np.tile(np.arange(count, dtype=np.int32), self.plan.tokens)
+            self.counts[count] = self.take(self.plan.tokens * count * 4).view(np.int32)
+            self.counts[count].reshape(-1, count)[:] = np.arange(count, dtype=np.int32)
         return int(self.counts[count].ctypes.data)
 
     def slopes_of(self, node: Node) -> int:
-        """The address of an attention's ALiBi slopes, f32 [heads]; 0 where it has none."""
+        """The address of an attention's ALiBi slopes, f32 [heads], or biases, f32 [heads, BIASES]; 0 without."""
+        if bias_of(node):
+            return int(self.biases[bias_key(node)].ctypes.data)
         key = cast(int, node.type.shape[1]), cast(float, node.attrs["alibi"])
         if not key[1]:
             return 0
@@ -123,13 +160,22 @@ class Tables:
                 self.segments[at] = segment.start, segment.count, segment.source, segment.target
                 at += 1
 
+    def fill_blocks(self, positions: NDArray[np.int32]) -> None:
+        """Slots of the last positions of blocks, and -1 for others; once the groups have theirs."""
+        page, count = self.plan.kv.page, len(positions)
+        for (group, every), slots in self.blocks.items():
+            pages = self.groups[group].slots[:count] // page
+            slots[:count] = np.where(
+                (positions + 1) % every == 0, pages * page + positions % page // every, -1
+            )
+
     def fill(self, batch: Batch, decode: bool) -> int:
         """Take over a batch; gives the number of attention's items."""
         count = len(batch.tokens)
         self.tokens[:count], self.positions[:count] = batch.tokens, batch.positions
         self.outputs[: len(batch.outputs)] = batch.outputs
         for (rule, _), (frequencies, table) in self.angles.items():
-            theta = batch.positions[:, None] * frequencies
+            theta = (batch.positions[:, None] + rule.shift) * frequencies
             half = rule.dims // 2
             table[:count, :half], table[:count, half:] = np.cos(theta), np.sin(theta)
             if rule.magnitude != 1.0:
@@ -139,12 +185,32 @@ class Tables:
         if self.plan.kv.states:
             self.fill_spans(batch)
         most, page = 1 if decode else ITEM_ROWS, self.plan.kv.page
-        return max((group.fill(batch, n, page, most) for n, group in enumerate(self.groups)), default=0)
+        items = [group.fill(batch, n, page, most) for n, group in enumerate(self.groups)]
+        self.fill_blocks(batch.positions)
+        return max(items, default=0)
+
+
+def table_bytes(plan: Plan) -> int:
+    """Bytes of a plan's tables."""
+    sizes = list[int]()
+
+    def count(nbytes: int) -> NDArray[np.uint8]:
+        sizes.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    Tables(plan, None, count)
+    return sum(sizes)
 
 
 def angle_key(node: Node) -> tuple[Rope, str]:
     factors = cast(str, node.inputs[1].attrs["tensor"]) if len(node.inputs) > 1 else ""
     return cast(Rope, node.attrs["rope"]), factors
+
+
+def bias_key(node: Node) -> tuple[str, bool]:
+    bias = bias_of(node)
+    assert bias is not None
+    return cast(str, bias.attrs["tensor"]), bool(node.attrs.get("causal", True))
 
 
 def temper_key(node: Node) -> tuple[int, float, int]:

@@ -10,7 +10,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.base import Backend, Description, Memory, copy_pages, free_memory
+from puna.backends.base import USUAL, Backend, Description, Memory, Storage, copy_pages
+from puna.backends.free import free_memory
 from puna.backends.reference.attention import scratch_bytes
 from puna.backends.reference.kernels import KERNELS
 from puna.backends.reference.recurrent import RECURRENT, recurrent_bytes
@@ -120,7 +121,7 @@ class ReferenceBackend(Backend[Weights, Program]):
 
     def scratch(self, nodes: tuple[Node, ...], tokens: int, rows: int, kv: KVLayout) -> int:
         node = nodes[0]  # a record is one node here
-        if node.op in {"attend", "attend_chosen", "index"}:
+        if node.op in {"attend", "attend_both", "attend_chosen", "index", "index_blocks"}:
             return scratch_bytes(node, kv, tokens)
         if node.op in RECURRENT:
             return recurrent_bytes(node, tokens)
@@ -135,7 +136,8 @@ class ReferenceBackend(Backend[Weights, Program]):
             raw = source.data(name)
             packed = only_gathered(graph, node)
             shape = cast("tuple[int, ...]", node.type.shape)  # a file drops leading ones
-            weights[name] = raw if packed else dequantize(by_name(node.type.dtype), raw).reshape(shape)
+            values = raw if packed else dequantize(by_name(node.type.dtype), raw)
+            weights[name] = values.reshape(*shape[:-1], -1)
             if not packed and node.type.dtype != "F32":
                 source.drop(name)
             if progress:
@@ -174,7 +176,7 @@ class ReferenceBackend(Backend[Weights, Program]):
             return buffers.get(node, logits)
 
         with self.pools.limit(limits=self.threads):
-            for record in plan.records:
+            for record in plan.records[plan.of(batch)]:
                 for node in record.nodes:
                     inputs = [operand(n) for n in node.inputs]
                     if self.observer and node.op in PRODUCTS:
@@ -185,11 +187,15 @@ class ReferenceBackend(Backend[Weights, Program]):
     def memory(self, program: Program) -> Memory:
         return Memory(program.cache, program.states)
 
+    def kept(self, weights: Weights, program: Program) -> Iterator[NDArray[Any]]:
+        yield from (*weights.values(), program.compute, program.scratch, *program.states.values())
+        yield from (part for parts in program.cache.values() for part in parts)
+
 
 def kv_memory(layout: KVLayout, layer: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Keys and values of a layer: uint8 [positions, row bytes] each."""
-    positions = layout.pages(layer) * layout.page
-    keys, values = (np.zeros((positions, width), np.uint8) for width in layout.row_bytes(layer))
+    """Keys and values of a layer: uint8 [rows, row bytes] each."""
+    count = layout.pages(layer) * layout.rows(layer)
+    keys, values = (np.zeros((count, width), np.uint8) for width in layout.row_bytes(layer))
     return keys, values
 
 
@@ -198,7 +204,7 @@ def only_gathered(graph: Graph, node: Node) -> bool:
     return {user.op for user in graph.users[node]} == {"embed"}
 
 
-def create(threads: int | None, repack: bool = True) -> ReferenceBackend:
+def create(threads: int | None, repack: bool = True, storage: Storage = USUAL) -> ReferenceBackend:
     """The reference backend, its BLAS limited to `threads`; None leaves the BLAS its own choice.
 
     Raises BackendError without `repack`: the BLAS wants weights as f32.

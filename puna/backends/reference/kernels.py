@@ -12,7 +12,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.backends.reference.attention import attend, attend_chosen, index, kv_store
+from puna.backends.reference.attention import (
+    attend,
+    attend_both,
+    attend_chosen,
+    index,
+    index_blocks,
+    kv_store,
+)
 from puna.backends.reference.recurrent import RECURRENT
 from puna.backends.reference.step import Step
 from puna.graph import Node, Rope, hadamard_size
@@ -198,6 +205,10 @@ def top(step: Step, node: Node, out: Array, x: Array) -> None:
     out[:] = np.argsort(-x, axis=-1, kind="stable")[..., : out.shape[-1]]
 
 
+def whole(step: Step, node: Node, out: Array, x: Array) -> None:
+    out[:] = x
+
+
 def group_of(step: Step, node: Node, out: Array, ids: Array) -> None:
     np.floor_divide(ids, cast(int, node.attrs["size"]), out=out)
 
@@ -256,6 +267,7 @@ KERNELS: Mapping[str, Kernel] = {
     "add": add,
     "add_experts": add_experts,
     "attend": attend,
+    "attend_both": attend_both,
     "attend_chosen": attend_chosen,
     "best_groups": best_groups,
     "cat": cat,
@@ -265,6 +277,7 @@ KERNELS: Mapping[str, Kernel] = {
     "gated": gated,
     "group_of": group_of,
     "index": index,
+    "index_blocks": index_blocks,
     "kv_store": kv_store,
     "linear": linear,
     "linear_experts": linear_experts,
@@ -287,4 +300,5 @@ KERNELS: Mapping[str, Kernel] = {
     "temper": temper,
     "top": top,
     "weighted_sum": weighted_sum,
+    "whole": whole,
 }

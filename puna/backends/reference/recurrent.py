@@ -87,6 +87,27 @@ def ngrams(step: Step, node: Node, out: Array, ids: Array) -> None:
         kept[:] = known[len(known) - len(kept) :] + 1
 
 
+def pool(
+    step: Step, node: Node, out: Array, x: Array, scores: Array, offsets: Array, positions: Array
+) -> None:
+    every, size, out[:] = cast(int, node.attrs["every"]), out.shape[1], 0
+    for rows, state in segments(step, node):  # [positions, x and scores, channels]
+        for t in range(rows.start, rows.stop):
+            position, kept = int(positions[t]), len(state)
+            state[position % kept] = x[t], scores[t] + offsets[position % every]
+            if (position + 1) % every:
+                continue
+            back = np.arange(position + 1 - every, position + 1)
+            known = state[back % kept]
+            if kept > every:
+                before = (
+                    state[(back - every) % kept][..., :size] if position >= every else state[:0, :, :size]
+                )
+                known = np.concatenate([before, known[..., size:]])
+            weights = np.exp(known[:, 1] - known[:, 1].max(axis=0))
+            out[t] = (weights * known[:, 0]).sum(axis=0) / weights.sum(axis=0)
+
+
 def previous(step: Step, node: Node, out: Array, x: Array) -> None:
     for rows, state in segments(step, node):
         known = np.concatenate([state, x[rows]])
@@ -121,6 +142,7 @@ RECURRENT: Mapping[str, Callable[..., None]] = {
     "conv": conv,
     "delta": delta,
     "ngrams": ngrams,
+    "pool": pool,
     "previous": previous,
     "scan": scan,
     "wkv": wkv,

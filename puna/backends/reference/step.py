@@ -39,7 +39,7 @@ class Step:
         """cos and sin of each token's angles, times the magnitude: float32 [T, 1, dims / 2] each."""
         key = rope, id(factors)
         if key not in self._angles:
-            theta = self.batch.positions[:, None] * rope.frequencies(factors)
+            theta = (self.batch.positions[:, None] + rope.shift) * rope.frequencies(factors)
             pair = (np.cos(theta) * rope.magnitude, np.sin(theta) * rope.magnitude)
             self._angles[key] = tuple(part.astype(np.float32)[:, None, :] for part in pair)  # type: ignore[assignment]
         return self._angles[key]

@@ -10,13 +10,15 @@ and a type with a scale has blocks of 32 values of one position, its parts one a
     codes    32 bytes; or 16 of nibbles, the low ones of values 0 to 15, and 4 of fifth bits where the type has them
     unit     f16, and the low as another where the type has one
 
-Keys have the same byte of all positions side by side, [bytes, PAGE]; values have a position's blocks in a row. All that
-counts of a type is its description (`bits`, `zero`, `table`, whether it has offsets), so any such type can hold either.
+Keys have the same byte of all positions side by side, [bytes, PAGE]; values have a position's blocks in a row. Keys of
+which single ones are read, or that begin with their values, lie as values do, [PAGE, size]. All that counts of a type
+is its description (`bits`, `zero`, `table`, whether it has offsets), so any such type can hold either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from math import gcd
 from typing import TYPE_CHECKING
@@ -41,11 +43,17 @@ from puna.quants import QuantType, by_name
 if TYPE_CHECKING:
     from puna.backends.cpu.kernels.rows import Row
 
-__all__ = ["COLUMNS", "key_columns", "kv_store", "page_bytes", "value_parts"]
+__all__ = ["COLUMNS", "PEAKS", "key_columns", "kv_store", "page_bytes", "value_parts"]
 
 LANES = 16
 COLUMNS = PAGE // LANES
 BLOCK = 32
+# Of types without offsets: levels at which a block's peak is tried, the three that leave normal numbers least error.
+PEAKS: Mapping[str, tuple[float, ...]] = {
+    "Q4_0": (-8.0, -8.5, -7.0),
+    "Q5_0": (-16.0, -16.5, -15.0),
+    "IQ4_NL": (-127.0, -133.0, 113.0),
+}
 
 
 def page_bytes(kind: str, size: int) -> int:
@@ -146,16 +154,19 @@ def block_codes(k: Kernel, quant: QuantType, block: Ptr) -> Value:
 def kv_store(row: Row) -> None:
     """Keys [heads, key] and values [heads, value] of a row into their page. tables: the row's slot, i64.
 
-    inputs: k, v, and the two caches, whose kind is that of what they store.
+    inputs: k, v, and the two caches, whose kind is that of what they store; or k and its cache alone.
+    by_rows: keys are stored as values are.  every: a row that ends no block has a slot below 0, and is not stored.
     """
-    k, (keys, values, k_cache, v_cache) = row.k, row.op.inputs
-    slot = row.table(0, "i64")
+    k, inputs = row.k, row.op.inputs
+    slot, count = row.table(0, "i64"), len(inputs) // 2
     page, position = slot // PAGE, slot % PAGE
-    for source, cache, is_key in ((keys, k_cache, True), (values, v_cache, False)):
-        (heads, size), target = source.shape, row.at(cache, page)
-        for h in k.loop(0, heads):
-            head = target.at(h * page_bytes(cache.kind, size))
-            put(k, cache.kind, row.at(source).at(h * (size * 4)), head, position, size, is_key)
+    with k.when(slot >= 0) if row.attrs.get("every") else nullcontext():
+        for n, (source, cache) in enumerate(zip(inputs[:count], inputs[count:], strict=True)):
+            is_key = n == 0 and not row.attrs.get("by_rows")
+            (heads, size), target = source.shape, row.at(cache, page)
+            for h in k.loop(0, heads):
+                head = target.at(h * page_bytes(cache.kind, size))
+                put(k, cache.kind, row.at(source).at(h * (size * 4)), head, position, size, is_key)
 
 
 def put(k: Kernel, kind: str, source: Ptr, head: Ptr, position: Value, size: int, is_key: bool) -> None:
@@ -204,16 +215,15 @@ def put_block(quant: QuantType, x: Value, block: Ptr, gap: int, place: Value) ->
 
 
 def quantized(quant: QuantType, x: Value) -> tuple[Value, Value, Value | None]:
-    """Codes u8 [32] of 32 values, unit and low, by the formulas of GGML's quantisers. NaN and infinity come through."""
-    k, one = x.k, x.k.const("f32", 1.0)
+    """Codes u8 [32] of 32 values, unit and low. NaN and infinity come through.
+
+    By the formulas of GGML's quantisers, but that types without offsets, except of 8 bits, get the best of some units.
+    """
+    k = x.k
     # As integers, sizes are in order, NaN above all.
     size = max_lanes(x.as_("u32") & 0x7FFFFFFF).as_("f32")
     least, most = fold(x, minimum), fold(x, maximum)
     top = (1 << quant.bits) - 1
-
-    def inverse(unit: Value) -> Value:
-        return k.select(unit.compare("==", 0.0), k.zeros("f32"), one / unit).splat(BLOCK)
-
     if quant.has_offset:
         unit, low = (most - least) * (1.0 / top), least + size * 0.0
         steps = (x - least.splat(BLOCK)) * inverse(unit) + 0.5
@@ -222,10 +232,34 @@ def quantized(quant: QuantType, x: Value) -> tuple[Value, Value, Value | None]:
         unit = size * (1.0 / 127)
         return whole(x * inverse(unit) + (quant.zero + 0.5), 255), unit, None
     peak = k.select(most >= -least, most, least) + size * 0.0
-    if quant.table:
-        return nearest(quant, x, peak)
-    unit = peak * (-1.0 / quant.zero)
-    return whole(x * inverse(unit) + (quant.zero + 0.5), top), unit, None
+    return *best_of(quant, x, [peak * (1.0 / level) for level in PEAKS[quant.name]]), None
+
+
+def inverse(unit: Value) -> Value:
+    """1 / unit, or 0, for the values of a block."""
+    k = unit.k
+    return k.select(unit.compare("==", 0.0), k.zeros("f32"), k.const("f32", 1.0) / unit).splat(BLOCK)
+
+
+def best_of(quant: QuantType, x: Value, units: Sequence[Value]) -> tuple[Value, Value]:
+    """Codes under the unit that allows the least squared error, and the unit of least error for these codes.
+
+    For levels c it is sum(c x) / sum(c c), and the error is less by sum(c x) ** 2 / sum(c c) than that of zeros.
+    """
+    k, found = x.k, []
+    for unit in units:
+        codes = nearest(quant, x, unit)
+        levels = looked_up(quant, codes).to("f32") if quant.table else codes.to("f32") - float(quant.zero)
+        products, squares = sum_lanes(levels * x), sum_lanes(levels * levels)
+        fitted = k.select(squares > 0.0, products / squares, unit)
+        found.append((products * fitted, codes, fitted))
+    gain, codes, unit = found[0]
+    for other in found[1:]:
+        is_better = other[0] > gain
+        gain, codes, unit = (
+            k.select(is_better, *pair) for pair in zip(other, (gain, codes, unit), strict=True)
+        )
+    return codes, unit
 
 
 def whole(steps: Value, top: int) -> Value:
@@ -235,20 +269,13 @@ def whole(steps: Value, top: int) -> Value:
     return minimum(maximum(steps, zeros), most).to("u8")
 
 
-def nearest(quant: QuantType, x: Value, peak: Value) -> tuple[Value, Value, None]:
-    """Places of the nearest table entries under a unit that puts the peak at the first, and the unit refitted to them.
-
-    The refit is the least squares solution where values weigh as much as their squares.
-    """
-    k, entries = x.k, [entry - quant.zero for entry in quant.table]
-    unit = peak * (1.0 / entries[0])
-    inverse = k.select(unit.compare("==", 0.0), k.zeros("f32"), k.const("f32", 1.0) / unit)
-    steps, places = x * inverse.splat(BLOCK), k.zeros("u8", BLOCK)
+def nearest(quant: QuantType, x: Value, unit: Value) -> Value:
+    """Codes of the levels nearest to x / unit."""
+    steps = x * inverse(unit)
+    if not quant.table:
+        return whole(steps + (quant.zero + 0.5), (1 << quant.bits) - 1)
+    k, places = x.k, x.k.zeros("u8", BLOCK)
     one, none = k.const("u8", 1, BLOCK), k.zeros("u8", BLOCK)
-    for below, above in pairwise(entries):
+    for below, above in pairwise(entry - quant.zero for entry in quant.table):
         places = places + k.select(steps > (below + above) / 2, one, none)
-    found = looked_up(quant, places).to("f32")
-    weights = x * x
-    products, squares = sum_lanes(weights * found * x), sum_lanes(weights * found * found)
-    fitted = k.select(squares > 0.0, products / squares, unit)
-    return places, fitted, None
+    return places

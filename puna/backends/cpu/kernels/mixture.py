@@ -135,6 +135,10 @@ def group_of(row: Row) -> None:
         out.store(ids.load("i32", 1, e, 4) // size, e, 4)
 
 
+def whole(row: Row) -> None:
+    row.map(lambda x: x.to("i32"))
+
+
 def pick(row: Row) -> None:
     k, count, used = row.k, row.op.inputs[0].shape[-1], row.op.out.shape[-1]
     for start in k.loop(0, row.count // used):
@@ -224,4 +228,5 @@ MIXTURE: Mapping[str, Callable[[Row], None]] = {
     "sum": summed,
     "top": top,
     "weighted_sum": weighted_sum,
+    "whole": whole,
 }

@@ -1,13 +1,4 @@
-"""Operations with a state: a unit of work is a sequence with one head, or some channels, and walks over its rows.
-
-All of a unit's values depend on no other unit's, and what a row does is the same wherever the rows around it are cut,
-so a result depends neither on how a text is fed nor on the number of threads.
-
-Arguments are addresses: 0 result, 8 states, 16 spans, and from 24 on the operands, all f32 and dense.
-
-    span (16 bytes)      0 address of its first segment   8 count of segments
-    segment (32 bytes)   0 first row   8 rows   16 slot of the state before   24 slot of the state after
-"""
+"""Operations with a state: a unit is a sequence with one head, or some channels; see `walks`."""
 
 from __future__ import annotations
 
@@ -17,15 +8,14 @@ from math import gcd
 from typing import cast
 
 from puna.backends.cpu.compiler import Spec
+from puna.backends.cpu.kernels.pooled import pool_work
+from puna.backends.cpu.kernels.walks import Work, carry, operands, sizes, units
 from puna.backends.cpu.lang import Kernel, Ptr, Value, Var
 from puna.backends.cpu.verbs import exp, fma, sum_lanes
 from puna.graph import Node
 
 __all__ = [
     "RECURRENT",
-    "SEGMENT_BYTES",
-    "SPAN_BYTES",
-    "Work",
     "conv",
     "delta",
     "ngrams",
@@ -35,47 +25,8 @@ __all__ = [
     "wkv7",
 ]
 
-SPAN_BYTES, SEGMENT_BYTES = 16, 32
 LANES = 16
 VECTORS = 8  # of a state's row that are taken at once: as many sums are in registers
-
-
-@dataclass(frozen=True)
-class Work:
-    """A kernel, and into how many units it cuts the rows of a sequence."""
-
-    spec: Spec
-    parts: int
-
-
-@dataclass(frozen=True)
-class Rows:
-    """One segment of a unit. source, target: where its part of the state lies before and after."""
-
-    first: Value
-    count: Value
-    source: Ptr
-    target: Ptr
-
-
-def units(k: Kernel, parts: int, slot: int) -> Iterator[tuple[Value, Iterator[Rows]]]:
-    """For each unit, which part of a sequence it is, and its segments. slot: values of a state."""
-    args, begin, end, _ = k.args
-    states, spans = args.ptr(8), args.ptr(16)
-    for unit in k.loop(begin, end):
-        yield unit % parts, segments(k, spans.at(unit // parts * SPAN_BYTES), states, slot * 4)
-
-
-def segments(k: Kernel, span: Ptr, states: Ptr, slot_bytes: int) -> Iterator[Rows]:
-    for n in k.loop(0, span.load("i64", offset=8, align=8)):
-        at = span.ptr(0).at(n * SEGMENT_BYTES)
-        first, count, source, target = (at.load("i64", offset=8 * i, align=8) for i in range(4))
-        yield Rows(first, count, states.at(source * slot_bytes), states.at(target * slot_bytes))
-
-
-def operands(k: Kernel, count: int) -> list[Ptr]:
-    """The result and the operands."""
-    return [k.args[0].ptr(0), *(k.args[0].ptr(24 + 8 * i) for i in range(count))]
 
 
 def conv(k: Kernel, *, channels: int, taps: int, apart: int) -> None:
@@ -297,23 +248,6 @@ def previous(k: Kernel, *, channels: int) -> None:
             rows.target.store(known.now, at, 4)
 
 
-def carry(k: Kernel, rows: Rows, at: Value, count: int, stride: int, run: tuple[int, int]) -> Ptr:
-    """Bring a unit's part of the state to where it is kept after the segment, to be changed there.
-
-    It is `count` runs of some lanes and vectors, `stride` bytes apart, from `at` on.
-    """
-    lanes, vectors = run
-    for i in k.loop(0, count):
-        for n in range(vectors):
-            place = at + i * stride + n * lanes * 4
-            rows.target.store(rows.source.load("f32", lanes, place, 4), place, 4)
-    return rows.target.at(at)
-
-
-def sizes(node: Node) -> tuple[int, ...]:
-    return cast("tuple[int, ...]", node.type.shape[1:])
-
-
 def conv_work(node: Node) -> Work:
     (channels,), taps = sizes(node), sizes(node.inputs[1])[-1]
     how = {"channels": channels, "taps": taps, "apart": cast(int, node.attrs.get("apart", 1))}
@@ -357,6 +291,7 @@ RECURRENT: Mapping[str, Callable[[Node], Work]] = {
     "conv": conv_work,
     "delta": delta_work,
     "ngrams": ngrams_work,
+    "pool": pool_work,
     "previous": previous_work,
     "scan": scan_work,
     "wkv": wkv_work,

@@ -24,7 +24,15 @@ BUFFERS = (
     ".attention.bias",
     ".attention.masked_bias",
 )
-OTHER_MODELS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "audio_tower.", "mtp.")
+OTHER_MODELS = (
+    "vision_tower.",
+    "multi_modal_projector.",
+    "vision_model.",
+    "audio_tower.",
+    "embed_audio.",
+    "embed_vision.",
+    "mtp.",
+)
 TEXT_MODEL = "language_model."
 
 
@@ -100,7 +108,7 @@ class Architecture:
             "block_count": u32(c.layers),
             "context_length": u32(c.count("max_position_embeddings")),
             "embedding_length": u32(c.count("hidden_size")),
-            "feed_forward_length": u32(c.count("intermediate_size")),
+            "feed_forward_length": self.feed_forward(),
             "attention.head_count": u32(c.heads),
             "attention.head_count_kv": u32(c.heads_kv),
             "attention.key_length": u32(c.head_size),
@@ -108,6 +116,10 @@ class Architecture:
             eps: f32(c.number(source)),
         }
         return {**found, **self.rope.keys, **self.window_keys(), **self.expert_keys(), **self.table_keys()}
+
+    def feed_forward(self) -> Value:
+        """The width of feed-forward blocks."""
+        return u32(self.config.count("intermediate_size"))
 
     def window_keys(self) -> dict[str, Value]:
         """The sliding window and the layers that have it, where any has."""

@@ -14,6 +14,9 @@ __all__ = ["ALIASES", "Config"]
 ALIASES: Mapping[str, str] = {
     "activation": "hidden_act",
     "activation_function": "hidden_act",
+    "d_ff": "intermediate_size",
+    "d_kv": "head_dim",
+    "d_model": "hidden_size",
     "ffn_hidden_size": "intermediate_size",
     "hidden_activation": "hidden_act",
     "layer_norm_epsilon": "layer_norm_eps",
@@ -25,7 +28,9 @@ ALIASES: Mapping[str, str] = {
     "n_layer": "num_hidden_layers",
     "n_positions": "max_position_embeddings",
     "num_experts": "num_local_experts",
+    "num_heads": "num_attention_heads",
     "num_kv_heads": "num_key_value_heads",
+    "num_layers": "num_hidden_layers",
     "rope_scaling": "rope_parameters",
     "rotary_emb_base": "rope_theta",
     "rotary_pct": "partial_rotary_factor",
@@ -34,32 +39,35 @@ ALIASES: Mapping[str, str] = {
 SILENT_NAMES = """
     _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path _sliding_window_pattern
     add_cross_attention architectures attention_dropout attention_probs_dropout_prob
-    attention_softmax_in_fp32 attn_implementation attn_pdrop auto_map boi_token_index bos_token_id
-    cache_implementation chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype
-    embd_pdrop embedding_dropout eoi_token_index eos_token_id finetuning_task gguf_file
+    attention_softmax_in_fp32 attn_implementation attn_pdrop audio_config audio_token_id auto_map
+    boa_token_id boi_token_id boi_token_index bos_token_id cache_implementation chunk_size_feed_forward
+    classifier_dropout cross_attention_hidden_size dropout_rate dtype embd_pdrop embedding_dropout eoa_token_id
+    eoa_token_index eoi_token_id eoi_token_index eos_token_id finetuning_task gguf_file
     gradient_checkpointing hidden_dropout hidden_dropout_prob id2label image_token_id image_token_index
     initializer_factor initializer_range is_decoder is_encoder_decoder label2id layer_norm_type
     mask_token_id max_window_layers mm_tokens_per_image model_type multimodal_projector_bias n_ctx
-    no_repeat_ngram_size num_labels output_attentions output_hidden_states output_router_logits pad_token_id
-    prefix pretraining_tp problem_type projector_hidden_act prune_heads pruned_heads remove_invalid_values
-    resid_pdrop residual_dropout return_dict return_dict_in_generate router_aux_loss_coef
-    router_jitter_noise scale_attention_softmax_in_fp32 scale_attn_weights sep_token_id slow_but_exact
-    spatial_merge_size summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj task_specific_params temperature tie_encoder_decoder tokenizer_class top_k top_p
-    torch_dtype torchscript transformers_version typical_p unk_token_id unsloth_fixed unsloth_version
-    use_bfloat16 use_cache vision_config vision_feature_layer
+    no_repeat_ngram_size num_labels output_attentions output_hidden_states output_router_logits
+    pad_token_id prefix pretraining_tp problem_type projector_hidden_act prune_heads pruned_heads
+    remove_invalid_values resid_pdrop residual_dropout return_dict return_dict_in_generate
+    router_aux_loss_coef router_jitter_noise scale_attention_softmax_in_fp32 scale_attn_weights
+    sep_token_id slow_but_exact spatial_merge_size summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj task_specific_params temperature
+    tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+    typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache video_token_id
+    vision_config vision_feature_layer
 """
 SILENT = frozenset(SILENT_NAMES.split())
 # Keys that no architecture here knows, but that change results where they are set.
 FEATURE_NAMES = """
-    activation_sparsity alibi attention_bias attention_multiplier attn_logit_softcapping clip_qkv
-    compression_config embedding_multiplier final_logit_softcapping hidden_act kv_lora_rank layer_types
-    logit_scale logits_scaling mamba_d_state mlp_bias moe_intermediate_size n_routed_experts
+    activation_sparsity activation_sparsity_pattern alibi altup_num_inputs attention_bias
+    attention_multiplier attn_logit_softcapping clip_qkv compression_config embedding_multiplier
+    enable_moe_block final_logit_softcapping hidden_act hidden_size_per_layer_input kv_lora_rank
+    layer_types logit_scale logits_scaling mamba_d_state mlp_bias moe_intermediate_size n_routed_experts
     n_shared_experts new_decoder_architecture no_rope_layer_interval no_rope_layers num_experts_per_tok
-    num_local_experts parallel_attn parallel_residual q_lora_rank qk_layernorm qkv_bias quantization_config
-    query_pre_attn_scalar residual_multiplier rope_parameters rope_theta shared_expert_intermediate_size
-    sliding_window use_bidirectional_attention use_parallel_residual use_qk_norm use_qkv_bias
-    use_sliding_window
+    num_kv_shared_layers num_local_experts parallel_attn parallel_residual q_lora_rank qk_layernorm
+    qkv_bias quantization_config query_pre_attn_scalar residual_multiplier rope_parameters rope_theta
+    shared_expert_intermediate_size sliding_window use_bidirectional_attention use_parallel_residual
+    use_qk_norm use_qkv_bias use_sliding_window
 """
 FEATURES = frozenset(FEATURE_NAMES.split())
 NESTED = "text_config"
@@ -112,8 +120,9 @@ class Config:
         value = self.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-            raise self.error(key, f"is {shown(value)}, where a whole number from {least} on is needed")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+            needed = f"a whole number from {least} to {LIMITS.get(key, MOST)}"
+            raise self.error(key, f"is {shown(value)}, where {needed} is needed")
         return value
 
     def count(self, key: str, least: int = 1) -> int:
@@ -186,6 +195,11 @@ class Config:
         return count
 
     @property
+    def altups(self) -> int:
+        """AltUp's streams beside the first."""
+        return self.count("altup_num_inputs", least=2) - 1
+
+    @property
     def windowed(self) -> list[bool] | None:
         """Which layers have a sliding window, by 'layer_types'; None where that is not given."""
         kinds = self.get("layer_types")
@@ -199,7 +213,8 @@ class Config:
         return [LAYER_TYPES[str(kind)] for kind in kinds]
 
 
-MOST_LAYERS, MOST_EXPERTS = 2048, 4096
+MOST, MOST_LAYERS, MOST_EXPERTS = 2**31 - 1, 2048, 4096
+LIMITS: Mapping[str, int] = {"num_hidden_layers": MOST_LAYERS, "num_local_experts": MOST_EXPERTS}
 LAYER_TYPES: Mapping[str, bool] = {"full_attention": False, "sliding_attention": True}
 UNPACK: Mapping[str, str] = {
     "quantization_config": "give the model in float32, float16 or bfloat16: before it was quantised",

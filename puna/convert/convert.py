@@ -22,6 +22,7 @@ from puna.convert.vocabulary import Vocabulary
 from puna.convert.vocabulary import read as read_vocabulary
 from puna.errors import ModelError, RequestError, TokenizerError
 from puna.gguf import GGUFFile, Metadata, TensorInfo, Value, write
+from puna.gguf.output import free_target
 from puna.gguf.tensors import shape_fault, tensor_bytes
 from puna.models.registry import architectures as models
 from puna.models.registry import build
@@ -61,21 +62,28 @@ class Conversion:
         """Bytes of the tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
-    def write(self, progress: Progress | None = None) -> None:
-        """Write the file; `path` has it whole or not at all. Raises PunaError."""
+    def write(self, progress: Progress | None = None) -> list[str]:
+        """Write the file; `path` has it whole or not at all. Raises PunaError.
+
+        Returns the names of tensors with values that are infinite or no numbers, where their type can hold such.
+        """
+        odd: dict[str, None] = {}
         read = sum(tensor.nbytes for tensor in self.tensors if tensor.name not in self._made)
         with stage(progress or Silent(), self.path.name, read) as advance:
-            rows = [(info.name, info.quant, info.shape, self._data(info, advance)) for info in self.tensors]
+            rows = [
+                (info.name, info.quant, info.shape, self._data(info, advance, odd)) for info in self.tensors
+            ]
             write(self.path, self.metadata, rows)
+        return list(odd)
 
-    def _data(self, info: TensorInfo, advance: Callable[[int], None]) -> Data:
-        """The bytes of a tensor, or what gives them."""
+    def _data(self, info: TensorInfo, advance: Callable[[int], None], odd: dict[str, None]) -> Data:
+        """The bytes of a tensor, or what gives them. odd: gets the names of tensors with values that are no numbers."""
         made = self._made.get(info.name)
         if made is not None:
             return made.astype("<f4").view(np.uint8)
         assert self._checkpoint is not None
         source = next(tensor for tensor in self._planned if tensor.name == info.name)
-        return encoder(self._checkpoint, source, info.quant, self._config, advance)
+        return encoder(self._checkpoint, source, info.quant, self._config, advance, odd)
 
     def close(self) -> None:
         """Let go of the folder's files."""
@@ -123,6 +131,8 @@ def prepare(
         what = f"{outtype!r} is not one of {', '.join((*OUTTYPES, AUTO))}"
         raise RequestError(what, where="outtype", fix="choose one of these")
     source = Folder(Path(folder))
+    if not Path(path).is_dir():
+        free_target(path, source.files())
     config = Config(source.config(), source.where("config.json"))
     architecture = find(config)(config)
     with ExitStack() as opened:
@@ -130,8 +140,10 @@ def prepare(
         if checkpoint is not None:
             opened.callback(checkpoint.close)
         found = assembled(source, config, architecture, checkpoint, outtype, pre, name)
+        placed = replace(found, path=target(Path(path), source, found, vocab_only))
+        free_target(placed.path, source.files())
         opened.pop_all()
-    return replace(found, path=target(Path(path), source, found, vocab_only))
+    return placed
 
 
 def assembled(
@@ -224,7 +236,7 @@ def all_notes(
     unread = config.refuse_unread(all_features())
     if others:
         notes.append(
-            f"{len(others)} tensors of parts for pictures or sound are left out, such as {others[0]!r}"
+            f"{len(others)} tensors of parts that {architecture.name!r} has not are left out, such as {others[0]!r}"
         )
     if unread:
         notes.append(f"keys of config.json without a meaning here: {', '.join(unread)}")
@@ -242,7 +254,11 @@ def proven(source: Folder, metadata: Metadata, tensors: Sequence[TensorInfo]) ->
         notes.append(f"Puna itself does not run architecture {name!r} yet")
     elif tensors:
         draft = Draft(source.path, metadata, {tensor.name: tensor for tensor in tensors})
-        build(cast(GGUFFile, draft))
+        try:
+            build(cast(GGUFFile, draft))
+        except ModelError as error:
+            fix = error.fix or "take config.json and tensors of one model"
+            raise ModelError(error.what, where=source.where("config.json"), fix=fix) from None
     try:
         notes += load_tokenizer(metadata).notes
     except TokenizerError as error:

@@ -30,6 +30,7 @@ STRANGERS = {
     "tf_model.h5": "TensorFlow's tensors",
     "flax_model.msgpack": "Flax's tensors",
 }
+AGAIN = "save or download the file again"
 SAVE = "save it with transformers: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
 
 
@@ -57,6 +58,12 @@ class Folder:
     def where(self, name: str) -> str:
         return str(self.path / name)
 
+    def files(self) -> list[Path]:
+        """The files that a conversion may read: all but GGUF files."""
+        templates = self.path / "additional_chat_templates"
+        found = [*self.path.iterdir(), *(templates.iterdir() if templates.is_dir() else ())]
+        return [path for path in found if path.is_file() and path.suffix != ".gguf"]
+
     def read(self, name: str) -> bytes:
         """The bytes of a file. Raises FormatError."""
         file, size = open_file(self.path / name)
@@ -74,20 +81,22 @@ class Folder:
             return self.read(name).decode("utf-8")
         except UnicodeDecodeError as error:
             what = f"byte {error.start} is not UTF-8"
-            raise FormatError(what, where=self.where(name), fix="download the file again") from None
+            raise FormatError(what, where=self.where(name), fix=AGAIN) from None
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A JSON file that holds an object, None where there is none."""
         text = self.text(name)
         if text is None:
             return None
+        if not text.strip():
+            raise FormatError("the file is empty", where=self.where(name), fix=AGAIN)
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
             what = f"this is no sound JSON: {error}"
-            raise FormatError(what, where=self.where(name), fix="download the file again") from None
+            raise FormatError(what, where=self.where(name), fix=AGAIN) from None
         if not isinstance(found, dict):
-            raise FormatError("this is no JSON object", where=self.where(name), fix="download the file again")
+            raise FormatError("this is no JSON object", where=self.where(name), fix=AGAIN)
         return found
 
     def config(self) -> dict[str, Any]:
@@ -165,12 +174,12 @@ def indexed(folder: Folder, index: dict[str, Any]) -> list[str]:
     held = index.get("weight_map")
     if not isinstance(held, dict) or not all(isinstance(name, str) for name in held.values()):
         what = "'weight_map' does not give a file for each tensor"
-        raise FormatError(what, where=folder.where(INDEX), fix="download the file again")
+        raise FormatError(what, where=folder.where(INDEX), fix=AGAIN)
     names = sorted(set(held.values()))
     for name in names:
         if not name.isprintable() or name in {"", ".", ".."} or "/" in name or "\\" in name:
             what = f"{name!r} is no name of a file in this folder"
-            raise FormatError(what, where=folder.where(INDEX), fix="download the file again")
+            raise FormatError(what, where=folder.where(INDEX), fix=AGAIN)
     return present(folder, names, f"which {INDEX} names")
 
 
@@ -189,11 +198,11 @@ def check_index(folder: Folder, held: Mapping[str, str], found: Mapping[str, Saf
     for name, file in held.items():
         if name not in found or found[name].path.name != file:
             what = f"tensor {name!r} is not in {file}, where {INDEX} has it"
-            raise FormatError(what, where=str(folder.path), fix="download the files again")
+            raise FormatError(what, where=str(folder.path), fix="save or download the files again")
     extra = next((name for name in found if name not in held), None)
     if extra is not None:
         what = f"tensor {extra!r} of {found[extra].path.name} is not in {INDEX}"
-        raise FormatError(what, where=str(folder.path), fix="download the files again")
+        raise FormatError(what, where=str(folder.path), fix="save or download the files again")
 
 
 def no_tensors(folder: Folder) -> FormatError:

@@ -16,6 +16,12 @@ from puna.quants import QuantType, by_name, quantize
 
 __all__ = ["OUTTYPES", "OutType", "encoder", "out_type", "tensor_type"]
 
+# Types that hold infinities: their bits as integers, and the exponent's among them.
+EXPONENTS: Mapping[str, tuple[str, int]] = {
+    "F32": ("<u4", 0x7F800000),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+}
 SLAB = 1 << 22  # values that are float32 at a time
 
 
@@ -35,7 +41,16 @@ OUTTYPES: Mapping[str, OutType] = {
 }
 AUTO: Mapping[str, str] = {"BF16": "bf16"}  # any other is f16, as llama.cpp has it
 # Tensors that stay float32 beside vectors and norms: small, or read in full precision.
-PRECISE = ("ffn_gate_inp", "position_embd", "token_types", "rope_freqs", "rope_factors")
+PRECISE = (
+    "altup_correct_coef",
+    "altup_predict_coef",
+    "attn_rel_b",
+    "ffn_gate_inp",
+    "position_embd",
+    "token_types",
+    "rope_freqs",
+    "rope_factors",
+)
 
 
 def out_type(name: str, checkpoint: Checkpoint, planned: tuple[Planned, ...]) -> OutType:
@@ -58,13 +73,23 @@ def tensor_type(name: str, shape: tuple[int, ...], wanted: OutType) -> QuantType
 
 
 def encoder(
-    checkpoint: Checkpoint, tensor: Planned, quant: QuantType, config: Config, advance: Callable[[int], None]
+    checkpoint: Checkpoint,
+    tensor: Planned,
+    quant: QuantType,
+    config: Config,
+    advance: Callable[[int], None],
+    odd: dict[str, None],
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
-    """A function that gives a tensor's bytes in pieces, uint8; `advance` is told how many are done."""
+    """A function that gives a tensor's bytes in pieces, uint8; `advance` is told how many are done.
+
+    odd: gets the tensor's name where values are infinite or no numbers, and the type can hold them.
+    """
 
     def encode() -> Iterator[NDArray[np.uint8]]:
         for part in tensor.parts:
             for raw in encoded(checkpoint, part, quant, config):
+                if tensor.name not in odd and quant.name in EXPONENTS and has_odd(raw, quant.name):
+                    odd[tensor.name] = None
                 yield raw
                 advance(raw.size)
             checkpoint.drop(part.source)
@@ -91,6 +116,15 @@ def encoded(
         except RequestError as error:
             what = f"tensor {part.source!r}: {error.what}"
             raise RequestError(what, where=checkpoint.where(part.source), fix=error.fix) from None
+    for start in range(len(rows), part.rows, step):
+        zeros = np.zeros((min(step, part.rows - start), rows.shape[1]), np.float32)
+        yield quantize(quant, zeros).reshape(-1)
+
+
+def has_odd(raw: NDArray[np.uint8], name: str) -> bool:
+    """Whether an exponent is all ones: that of an infinity, or of what is no number."""
+    kind, mask = EXPONENTS[name]
+    return bool(((raw.view(kind) & mask) == mask).any())
 
 
 def as_float32(values: NDArray[np.generic], stored: str) -> NDArray[np.float32]:

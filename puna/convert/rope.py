@@ -16,7 +16,7 @@ from puna.convert.config import Config
 from puna.convert.typed import f32, text, u32
 from puna.gguf import Value
 
-__all__ = ["Rope", "rope"]
+__all__ = ["Rope", "parameters", "rope"]
 
 DEFAULT_BASE = 10000.0
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -28,7 +28,7 @@ __all__ = ["DTYPES", "SafeTensors", "StoredTensor"]
 
 MAX_HEADER = 100_000_000  # bytes, the limit of the format's own reader
 MAX_DIMENSIONS = 8
-REFETCH = "download the file again"
+REFETCH = "save or download the file again"
 # Name -> NumPy's type of the same bytes: unsigned integers stand for what NumPy has no numbers of.
 DTYPES: Mapping[str, str] = {
     "BOOL": "u1",

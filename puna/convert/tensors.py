@@ -19,7 +19,7 @@ __all__ = ["Change", "Part", "Planned", "Rule", "Rules", "moved", "plan", "prefi
 Change = Callable[[NDArray[Any], Config], NDArray[Any]]
 Rules = Mapping[str, "str | Rule | tuple[Rule, ...]"]
 
-Stack = Literal["experts", "heads", "heads_kv"]
+Stack = Literal["altups", "experts", "heads", "heads_kv"]
 WEIGHT, BIAS = ".weight", ".bias"
 NUMBER = re.compile(r"(?<=\.)\d{1,6}(?=\.)")
 PLACES = ("{l}", "{e}")
@@ -31,10 +31,12 @@ class Rule:
     """Where a weight goes.
 
     target: its name in GGUF without `.weight`.
+    end: what a weight's name ends in.
     change: moves the values, none of them altered; its rows stay the slowest dimension.
     plus: what is added to each value of the weight.
     bias: whether the module has a bias, or the key of config.json that says so.
     optional: whether the model can do without.
+    rows: the key of config.json that says how many rows the weight has; those that are missing are zeros.
     stack: where the source has {e}, what it numbers: an attribute of Config that says how many there are.
     """
 
@@ -44,6 +46,8 @@ class Rule:
     bias: bool | str = False
     optional: bool = False
     stack: Stack = "experts"
+    end: str = WEIGHT
+    rows: str = ""
 
     def has_bias(self, config: Config) -> bool:
         return config.flag(self.bias) if isinstance(self.bias, str) else self.bias
@@ -51,11 +55,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor of the checkpoint, and what becomes of it."""
+    """A tensor of the checkpoint, and what becomes of it. rows: the least that it has in the end."""
 
     source: str
     change: Change | None = None
     plus: float = 0.0
+    rows: int = 0
 
 
 @dataclass
@@ -92,7 +97,9 @@ def plan(
             if expert in draft.parts:
                 what = f"tensors {draft.parts[expert].source!r} and {source!r} both become {target!r}"
                 raise ModelError(what, where=checkpoint.where(source))
-            draft.parts[expert] = Part(source, rule.change, 0.0 if target.endswith(BIAS) else rule.plus)
+            count = config.count(rule.rows) if rule.rows else 0
+            plus = 0.0 if target.endswith(BIAS) else rule.plus
+            draft.parts[expert] = Part(source, rule.change, plus, count)
     refuse_missing(checkpoint, drafts, rules, config)
     names_in_order = sorted(drafts, key=order)
     return tuple(planned(checkpoint, name, drafts[name], config) for name in names_in_order)
@@ -121,7 +128,7 @@ def matches(
     for rule in as_rules(found):
         if suffix == BIAS and not rule.has_bias(config):
             raise unknown(checkpoint, source)
-        yield rule.target.format(l=layer, e=expert) + (suffix or WEIGHT), expert, rule
+        yield rule.target.format(l=layer, e=expert) + (BIAS if suffix == BIAS else rule.end), expert, rule
 
 
 def unknown(checkpoint: Checkpoint, source: str) -> ModelError:
@@ -143,7 +150,7 @@ def refuse_missing(checkpoint: Checkpoint, drafts: Mapping[str, Draft], rules: R
         for rule in as_rules(found):
             if rule.optional:
                 continue
-            ends = (WEIGHT, BIAS) if rule.has_bias(config) else (WEIGHT,)
+            ends = (rule.end, BIAS) if rule.has_bias(config) else (rule.end,)
             for layer in range(config.layers if "{l}" in rule.target else 1):
                 for end in ends:
                     refuse_gap(checkpoint, drafts, rule.target.format(l=layer) + end, source, layer, config)
@@ -191,7 +198,7 @@ def shape_of(checkpoint: Checkpoint, part: Part, config: Config) -> tuple[int, .
         fix = "give the model in float32, float16 or bfloat16"
         raise ModelError(what, where=checkpoint.where(part.source), fix=fix)
     if part.change is None:
-        return stored.shape
+        return (max(part.rows, stored.shape[0]), *stored.shape[1:]) if part.rows else stored.shape
     like = np.broadcast_to(np.uint8(0), stored.shape)  # takes no memory, however large
     return moved(part, like, config, checkpoint).shape
 

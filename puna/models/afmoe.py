@@ -22,6 +22,7 @@ class AFMoE(Decoder):
     gating = "sigmoid"
     normed = False
     reads = "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"
+    requires = ("exp_probs_b.bias",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

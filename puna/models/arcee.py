@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from puna.graph import Node
-from puna.models.blocks import mlp
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
 
 __all__ = ["Arcee"]
 
 
 class Arcee(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer but for the feed-forward block."""
 
     names = ("arcee",)
     rope_layout = "interleaved"
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, "relu2")
+    act = "relu2"
+    gated = False

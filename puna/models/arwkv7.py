@@ -11,7 +11,7 @@ __all__ = ["ARWKV7"]
 
 
 class ARWKV7(RWKV7):
-    """Pre-norm decoder."""
+    """Qwen 2's norms and feed-forward blocks around RWKV 7's mixing over time."""
 
     names = ("arwkv7",)
     norm_kind = "rms"

@@ -19,6 +19,7 @@ class Baichuan(Decoder):
 
     names = ("baichuan",)
     rope_layout = "interleaved"
+    requires = ("output",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

@@ -8,8 +8,9 @@ __all__ = ["BailingMoE"]
 
 
 class BailingMoE(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer; the experts' weights are left as the softmax over all gives them."""
 
     names = ("bailingmoe",)
     rope_layout = "interleaved"
     normed = False
+    requires = ("output",)

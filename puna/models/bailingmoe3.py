@@ -19,6 +19,7 @@ class BailingMoE3(Decoder):
     names = ("bailingmoe3",)
     normed = False
     reads = (*KEYS, "kda.gate_lower_bound", "kda.head_dim", "kda.safe_gate", "ssm.conv_kernel")
+    requires = ("exp_probs_b.bias",)
 
     def attention(self, x: Node, l: Layer) -> Node:
         n, size = max(self.config.n_head), self.config.count("kda.head_dim", 0)
@@ -26,5 +27,5 @@ class BailingMoE3(Decoder):
             gate = make("act", projected(x, l.attn_gate, n), kind="sigmoid")
             return latent_attention(x, l, latent_sizes(self.config), self.rope(l), gate=heads(gate, n, 1))
         decay = heads(own_bias(projected(x, l.ssm_f_a, n * size), l.ssm_dt), n, size) * l.ssm_a.weight(n, 1)
-        decay = make("act", decay, kind="sigmoid") * self.config.value("kda.gate_lower_bound")
+        decay = make("act", decay, kind="sigmoid") * self.config.value("kda.gate_lower_bound", most=0.0)
         return kimi_delta_attention(x, l, projected(x, l.ssm_g_a, n * size), decay)

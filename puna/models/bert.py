@@ -5,7 +5,6 @@ from __future__ import annotations
 from puna.graph import Node
 from puna.models.blocks import learned_positions
 from puna.models.encoder import Encoder
-from puna.models.weights import Layer
 
 __all__ = ["Bert"]
 
@@ -14,9 +13,7 @@ class Bert(Encoder):
     """Post-norm encoder without rotation."""
 
     names = ("bert",)
-
-    def rope(self, l: Layer) -> None:
-        return None
+    rotates = False
 
     def embed(self, x: Node) -> Node:
         return super().embed(x + learned_positions(self.weights))

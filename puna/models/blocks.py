@@ -14,6 +14,7 @@ from puna.models.weights import Layer, Parameter, Weights
 __all__ = [
     "apply_gate",
     "attend",
+    "attend_to",
     "attention",
     "feed_forward",
     "head_norm",
@@ -26,6 +27,7 @@ __all__ = [
     "project",
     "rope_factors",
     "rotate",
+    "rotate_end",
     "split",
     "token_types",
 ]
@@ -66,7 +68,7 @@ def project(x: Node, l: Layer, *, qk_norm: bool = False) -> list[Node]:
     From one matrix or three, as the file has them; limited to config.clamp. qk_norm: as `head_norm`.
     """
     c = l.config
-    shapes = [(l.n_head, c.head_k), (l.n_head_kv, c.head_k), (l.n_head_kv, c.head_v)]
+    shapes = [(l.n_head, l.head_k), (l.n_head_kv, l.head_k), (l.n_head_kv, l.head_v)]
     sizes = [n * size for n, size in shapes]
     if l.attn_qkv:
         # Qwen 1 has as many rows for keys and for values as for queries, used or not.
@@ -114,6 +116,12 @@ def rotate(x: Node, rope: Rope | None, factors: Node | None = None) -> Node:
     return make("rope", x, *((factors,) if factors else ()), rope=rope) if rope else x
 
 
+def rotate_end(x: Node, rope: Rope) -> Node:
+    """x [T, heads, size], of whose heads the end is rotated, not the beginning."""
+    plain, turned = split(x, (cast(int, x.type.shape[2]) - rope.dims, rope.dims))
+    return make("cat", plain, rotate(turned, rope))
+
+
 def attention(
     x: Node,
     l: Layer,
@@ -149,15 +157,20 @@ def apply_gate(y: Node, gate: Node | None) -> Node:
 
 
 def attend(q: Node, k: Node, v: Node, l: Layer, *, scale: float = 0.0, chosen: Node | None = None) -> Node:
-    """Store k and v [T, n_head_kv, size] and attend to all so far with q [T, n_head, size]: [T, n_head * size of v].
+    """Store k and v [T, n_head_kv, size] and attend to all so far with q [T, n_head, size]: as `attend_to`."""
+    kv = make("kv_store", k, v, layer=l.slot)
+    return attend_to(q, kv, l, scale=scale, chosen=chosen)
+
+
+def attend_to(q: Node, kv: Node, l: Layer, *, scale: float = 0.0, chosen: Node | None = None) -> Node:
+    """Attend with q [T, n_head, size] to what a layer, this or an earlier one, has stored: [T, n_head * size of v].
 
     scale: where the configuration has none; 0 for 1 / sqrt(head_k).
     chosen: positions [T, any] to attend to in place of all.
     """
     c = l.config
-    kv = make("kv_store", k, v, layer=l.slot)
     sinks = (l.attn_sinks.weight(l.n_head),) if l.attn_sinks else ()
-    how = {"scale": c.scale or scale or 1.0 / math.sqrt(c.head_k), "window": l.window}
+    how = {"scale": c.scale or scale or 1.0 / math.sqrt(l.head_k), "window": l.window}
     how |= {"softcap": c.softcap, "alibi": c.alibi}
     if l.window and c.chunked:
         how["chunked"] = True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from puna.graph import Node
-from puna.models.blocks import mlp, norm
+from puna.models.blocks import norm
 from puna.models.config import ModelConfig
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import BIASES
 
 __all__ = ["Bloom"]
 
@@ -18,17 +18,15 @@ class Bloom(Decoder):
 
     names = ("bloom",)
     norm_kind = "layer"
+    act = "gelu"
+    gated = False
+    rotates = False
     reads = ("attention.max_alibi_bias",)
+    requires = BIASES
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:
         return dataclasses.replace(config, alibi=config.alibi or 8.0)
 
-    def rope(self, l: Layer) -> None:
-        return None
-
     def embed(self, x: Node) -> Node:
         return norm(x, self.weights.token_embd_norm)
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, "gelu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from puna.errors import ModelError
 from puna.gguf import Metadata
 from puna.graph import Rope, Yarn
 from puna.graph.rope import Layout
-from puna.models.keys import LEAST, Keys, all_but_first
+from puna.models.keys import BEYOND, LEAST, Keys, all_but_first
 from puna.models.mixture import Mixture
 from puna.models.pooling import pooling
 
@@ -34,6 +35,7 @@ class ModelConfig:
     n_ctx_train: positions the model was trained on.  n_ctx: positions that a sequence may hold now.
     n_embd: width.  n_ff: feed-forward width.
     n_head, n_head_kv: query and key/value heads.  head_k, head_v: size of a key and a value head.
+    head_k_windowed, head_v_windowed: those of a sliding-window layer, 0 for the same.
     norm, norm_eps: which norm, and what it adds below the root.
     rope_context: positions it was trained on before any extension.
     rope_sections: pairs that turn by each coordinate of an image position; in text those are all the same.
@@ -51,6 +53,8 @@ class ModelConfig:
     causal: tokens see none of those after them.
     pooling: what is made of the rows of a text, of `puna.models.pooling.POOLINGS`; None where they become logits.
     act: an activation that the file names.
+    start: the token that a decoder begins with, after an encoder has read the text; None where there is no encoder.
+    sparsity: deviations above the mean that an inner value has to be to count, by layer; -inf for any that is.
     own: values of the keys that only this architecture reads.  lists: of those that have arrays of whole numbers.
     unread: keys of the file that have no effect.
     """
@@ -70,6 +74,8 @@ class ModelConfig:
     norm_eps: float
     rope_dims: int
     rope_context: int
+    head_k_windowed: int = 0
+    head_v_windowed: int = 0
     rope_base: float = 10000.0
     rope_windowed: float | None = None
     rope_dims_windowed: int = 0
@@ -98,6 +104,8 @@ class ModelConfig:
     causal: bool = True
     pooling: str | None = None
     act: str = ""
+    start: int | None = None
+    sparsity: tuple[float, ...] = ()
     own: Mapping[str, float] = field(default_factory=dict)
     lists: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
@@ -174,18 +182,33 @@ class ModelConfig:
                 return Rope(dims, base, layout)
         return Rope(dims, base, layout, self.rope_factor, self.rope_stretch, self.yarn)
 
-    def value(self, key: str) -> float:
-        """A number among the architecture's own keys. Raises ModelError where the file has none."""
-        if key not in self.own:
+    def value(
+        self, key: str, default: float | None = None, *, least: float = -BEYOND, most: float = BEYOND
+    ) -> float:
+        """A number among the architecture's own keys.
+
+        Raises ModelError for one that is out of range, or that the file does not have where there is no default.
+        """
+        self.check_reads(key)
+        value = self.own.get(key, default)
+        if value is None:
             raise ModelError(f"missing metadata key '{self.architecture}.{key}'", where=self.where)
-        return self.own[key]
+        if not least <= value <= most:
+            raise self.error(key, f"{value} is not between {least:.9g} and {most:.9g}")
+        return value
 
     def count(self, key: str, default: int = 1, *, least: int = 1, most: int = MOST_LAYERS) -> int:
         """A whole number among the architecture's own keys. Raises ModelError for one that is out of range."""
+        self.check_reads(key)
         value = self.own.get(key, default)
         if value != int(value) or not least <= value <= most:
             raise self.error(key, f"{value} is not between {least} and {most}")
         return int(value)
+
+    def check_reads(self, key: str) -> None:
+        """Raise ModelError for a key that the file has and the class does not say it reads."""
+        if f"{self.architecture}.{key}" in self.unread:
+            raise self.error(key, f"the class uses it, and has to name '{key}' in 'reads'")
 
     def error(self, key: str, what: str) -> ModelError:
         return ModelError(f"metadata key '{self.architecture}.{key}': {what}", where=self.where)
@@ -235,6 +258,14 @@ def flags(keys: Keys, key: str, layers: int) -> tuple[bool, ...]:
     return tuple(bool(v) for v in keys.each_layer(key, layers, default=()))
 
 
+def deviations(keys: Keys, key: str, layers: int) -> tuple[float, ...]:
+    name = keys.name(key)
+    values = tuple(map(float, keys.metadata.numbers(name))) if name in keys.metadata else ()
+    if len(values) not in (0, layers) or any(math.isnan(v) for v in values):
+        raise keys.error(key, f"needs {layers} numbers, one a layer")
+    return values
+
+
 def word(keys: Keys, key: str, layers: int) -> str:
     return keys.metadata.string(keys.name(key), default="")
 
@@ -245,15 +276,19 @@ def base(keys: Keys, key: str, layers: int) -> float | None:
 
 # Keys that only the architectures which name them read: field, and how. Others refuse a file that sets them.
 OPTIONAL: Mapping[str, tuple[str, Reader]] = {
+    "activation_sparsity_scale": ("sparsity", deviations),
     "attention.clamp_kqv": ("clamp", number),
     "attention.indexer.types": ("indexed", flags),
+    "attention.key_length_swa": ("head_k_windowed", count),
     "attention.kv_lora_rank": ("kv_rank", count),
     "attention.max_alibi_bias": ("alibi", number),
     "attention.q_lora_rank": ("q_rank", count),
     "attention.sliding_window": ("window", count),
     "attention.sliding_window_pattern": ("windowed", Keys.pattern),
     "attention.temperature_scale": ("temper_scale", number),
+    "attention.value_length_swa": ("head_v_windowed", count),
     "attn_logit_softcapping": ("softcap", number),
+    "decoder_start_token_id": ("start", count),
     "embedding_scale": ("embedding_scale", number),
     "final_logit_softcapping": ("final_softcap", number),
     "hidden_activation": ("act", word),

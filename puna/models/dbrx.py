@@ -16,6 +16,7 @@ class DBRX(Decoder):
     names = ("dbrx",)
     norm_kind = "layer"
     reads = ("attention.clamp_kqv",)
+    requires = ("output",)
 
     def layer(self, x: Node, l: Layer) -> Node:
         x = x + self.attention(norm(x, l.attn_norm), l)

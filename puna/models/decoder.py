@@ -7,7 +7,7 @@ from typing import ClassVar
 from puna.errors import ModelError
 from puna.graph import Graph, Node, Rope, make
 from puna.graph.rope import Layout
-from puna.models.blocks import attention, feed_forward, linear, norm
+from puna.models.blocks import attention, feed_forward, linear, mlp, norm
 from puna.models.config import ModelConfig, Norm
 from puna.models.experts import experts
 from puna.models.mixture import Gating
@@ -23,11 +23,13 @@ class Decoder:
     norm_kind: which norm its files were trained with, and so which epsilon they give.
     causal: whether tokens see none of those after them, where its files do not tell.
     has_head: whether it gives logits; an encoder gives embeddings alone.
-    act: the activation of its feed-forward blocks.
+    act: the activation of its feed-forward blocks.  gated: whether those have a gate.
+    rotates: whether queries and keys are rotated.  qk_norm: whether they are normed before, as `blocks.head_norm`.
     gating, normed: how its routers' scores become weights, as `puna.models.mixture.Mixture`, where files do not tell.
     rope_layout: how its files store the rotated pairs.
     reads: keys it reads beyond those that all do, of `puna.models.config.OPTIONAL` or its own.
     ignores: tensors that its files may hold and that have no effect on logits, as Weights takes them.
+    requires: those that its files hold, though a block does without them in other models: patterns, as Weights takes.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -35,11 +37,15 @@ class Decoder:
     causal: ClassVar[bool] = True
     has_head: ClassVar[bool] = True
     act: ClassVar[str] = "silu"
+    gated: ClassVar[bool] = True
+    rotates: ClassVar[bool] = True
+    qk_norm: ClassVar[bool] = False
     gating: ClassVar[Gating] = "softmax"
     normed: ClassVar[bool] = True
     rope_layout: ClassVar[Layout] = "halves"
     reads: ClassVar[tuple[str, ...]] = ()
     ignores: ClassVar[tuple[str, ...]] = ("cls",)
+    requires: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config, self.weights = config, weights
@@ -51,7 +57,7 @@ class Decoder:
 
     def rope(self, l: Layer) -> Rope | None:
         """How a layer's queries and keys are rotated."""
-        return self.config.rope(self.rope_layout, windowed=l.windowed)
+        return self.config.rope(self.rope_layout, windowed=l.windowed) if self.rotates else None
 
     def embed(self, x: Node) -> Node:
         """Change the embedded tokens x [T, width] before the first layer."""
@@ -70,13 +76,13 @@ class Decoder:
 
     def attention(self, x: Node, l: Layer) -> Node:
         """What a layer's attention makes of its normed input: [T, width]."""
-        return attention(x, l, self.rope(l))
+        return attention(x, l, self.rope(l), qk_norm=self.qk_norm)
 
     def feed_forward(self, x: Node, l: Layer) -> Node:
         """What a layer's feed-forward block, or its mixture of them, makes of its normed input: [T, width]."""
         if l.ffn_gate_inp or l.ffn_down_exps:
             return experts(x, l, self.act, gating=self.gating, normed=self.normed)
-        return feed_forward(x, l, self.act)
+        return (feed_forward if self.gated else mlp)(x, l, self.act)
 
     def add(self, x: Node, y: Node) -> Node:
         """What a block has made, added to what went into it."""

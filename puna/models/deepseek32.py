@@ -33,7 +33,7 @@ class DeepSeek32(DeepSeek2):
     def attention(self, x: Node, l: Layer) -> Node:
         c, queries = self.config, latent_queries(x, l)
         if not c.indexed or c.indexed[l.index]:
-            eps = c.own.get("attention.layer_norm_epsilon", 1e-6)
+            eps = c.value("attention.layer_norm_epsilon", 1e-6, least=0.0)
             self.chosen = indexer.indexed(x, queries, l, self.index_layout, eps=eps)
         sizes = latent_sizes(c)
         return latent_attention(x, l, sizes, self.rope(l), queries=queries, chosen=self.chosen)

@@ -1,4 +1,4 @@
-"""dots.llm1: DeepSeek 3's experts with plain attention, q and k normed a head."""
+"""Experts from groups, with a bias for the choice, and q and k normed a head: dots.llm1, Ling 2 and Ring 2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ __all__ = ["Dots1"]
 
 
 class Dots1(Qwen3):
-    """Pre-norm decoder whose first layers are dense."""
+    """Qwen 3 with DeepSeek 3's experts; its first layers are dense."""
 
-    names = ("dots1",)
+    names = "dots1", "bailingmoe2"
     normed = False
+    requires = ("output",)

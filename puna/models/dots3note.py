@@ -34,6 +34,7 @@ class Dots3Note(Decoder):
         "attention.value_length_swa",
         "rope.freq_base_swa",
     )
+    requires = "attn_k_norm", "exp_probs_b.bias"
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

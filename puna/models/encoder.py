@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from puna.graph import Node
-from puna.models.blocks import mlp, norm, token_types
+from puna.models.blocks import norm, token_types
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import NORMS, Layer
 
 __all__ = ["Encoder"]
 
@@ -17,6 +17,8 @@ class Encoder(Decoder):
     causal = False
     has_head = False
     act = "gelu_erf"
+    gated = False
+    requires = NORMS
 
     def embed(self, x: Node) -> Node:
         w = self.weights
@@ -25,9 +27,6 @@ class Encoder(Decoder):
     def layer(self, x: Node, l: Layer) -> Node:
         x = norm(self.attention(x, l) + x, l.attn_output_norm)
         return norm(self.feed_forward(x, l) + x, l.layer_output_norm)
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, self.act)
 
     def final_norm(self, x: Node) -> Node:
         return x

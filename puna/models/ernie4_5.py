@@ -1,4 +1,4 @@
-"""ERNIE 4.5, dense: Llama."""
+"""ERNIE 4.5: Llama; its mixtures of experts have dense layers in between and a bias for the choice alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["Ernie45"]
 
 
 class Ernie45(Decoder):
-    """Pre-norm decoder."""
+    """Llama without its factors on frequencies; a bias of attention's output has no effect."""
 
-    names = ("ernie4_5",)
+    names = "ernie4_5", "ernie4_5-moe"
     rope_layout = "interleaved"
     ignores = "cls", "attn_output.bias"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from puna.graph import Node, Rope
-from puna.models.blocks import attention, norm
+from puna.graph import Rope
 from puna.models.config import ModelConfig
-from puna.models.decoder import Decoder
 from puna.models.keys import all_but_each
+from puna.models.olmo2 import OLMo2
 from puna.models.weights import Layer
 
 __all__ = ["Exaone4"]
@@ -16,11 +15,12 @@ __all__ = ["Exaone4"]
 LAYERS_32B = 64
 
 
-class Exaone4(Decoder):
-    """Post-norm decoder."""
+class Exaone4(OLMo2):
+    """OLMo 2's layer."""
 
     names = ("exaone4",)
     reads = "attention.sliding_window", "attention.sliding_window_pattern"
+    requires = ()
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:
@@ -33,8 +33,3 @@ class Exaone4(Decoder):
 
     def rope(self, l: Layer) -> Rope | None:
         return super().rope(l) if l.windowed or not self.config.window else None
-
-    def layer(self, x: Node, l: Layer) -> Node:
-        y = attention(x, l, self.rope(l), qk_norm=True)
-        x = x + norm(y, l.post_attention_norm)
-        return x + norm(self.feed_forward(x, l), l.post_ffw_norm)

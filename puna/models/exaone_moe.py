@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from puna.graph import Node, Rope
-from puna.models.blocks import attention
+from puna.graph import Rope
 from puna.models.config import ModelConfig
 from puna.models.decoder import Decoder
 from puna.models.keys import all_but_each
@@ -20,7 +19,9 @@ class ExaoneMoE(Decoder):
     names = ("exaone-moe",)
     gating = "sigmoid"
     normed = False
+    qk_norm = True
     reads = "attention.sliding_window", "attention.sliding_window_pattern"
+    requires = ("output",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:
@@ -31,6 +32,3 @@ class ExaoneMoE(Decoder):
 
     def rope(self, l: Layer) -> Rope | None:
         return super().rope(l) if l.windowed else None
-
-    def attention(self, x: Node, l: Layer) -> Node:
-        return attention(x, l, self.rope(l), qk_norm=True)

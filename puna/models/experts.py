@@ -11,7 +11,18 @@ from puna.models.blocks import linear, split
 from puna.models.mixture import Gating, Mixture
 from puna.models.weights import Layer, Parameter
 
-__all__ = ["Combine", "experts", "gated", "mixture", "oai", "route", "routed", "shared"]
+__all__ = [
+    "Combine",
+    "experts",
+    "gated",
+    "hashed",
+    "leave_out_dense",
+    "mixture",
+    "oai",
+    "route",
+    "routed",
+    "shared",
+]
 
 # From the gate's values and the others to what goes into the last matrix.
 Combine = Callable[..., Node]
@@ -45,6 +56,7 @@ def experts(
     normed: bool = True,
     early: bool = False,
     scores: Node | None = None,
+    ids: Node | None = None,
 ) -> Node:
     """What the chosen experts make of x [T, width], and the shared one where there is one: [T, width].
 
@@ -52,15 +64,22 @@ def experts(
     gating, normed: how the weights are made, where the file does not tell.
     early: the weights scale what goes into the experts, not what comes out.
     scores: the router's [T, experts], where it reads something other than x.
+    ids: the chosen [T, used], where it is not the router that chooses.
     """
     m = mixture(l)
     scores = linear(x, l.ffn_gate_inp, m.count) if scores is None else scores
-    ids, weights = route(scores, l, gating, normed)
+    ids, weights = route(scores, l, gating, normed, ids)
     combine = gated(act, m.limit[l.index]) if isinstance(act, str) else act
     y = routed(x, ids, weights, l, combine, early=early)
     if not l.ffn_up_shexp:
         return y
     return y + shared(x, l, gated(act, m.limit_shared[l.index]) if isinstance(act, str) else act)
+
+
+def leave_out_dense(l: Layer) -> None:
+    """For models whose files may hold a dense block beside a layer's experts, which has no effect."""
+    for p in (l.ffn_gate, l.ffn_up, l.ffn_down) if l.ffn_gate_inp else ():
+        p.ignore()
 
 
 def mixture(l: Layer) -> Mixture:
@@ -77,27 +96,40 @@ GATES: Mapping[Gating, Callable[[Node], Node]] = {
 }
 
 
-def route(scores: Node, l: Layer, gating: Gating, normed: bool) -> tuple[Node, Node]:
-    """The experts that a router's scores [T, experts] choose, and their weights: [T, used] each.
+def route(scores: Node, l: Layer, gating: Gating, normed: bool, ids: Node | None = None) -> tuple[Node, Node]:
+    """The experts that a router's scores [T, experts] choose, or else `ids`, and their weights: [T, used] each.
 
     A bias for each expert, where the file has one, counts for the choice alone (Wang et al. 2024, arXiv:2408.15664).
     """
     m = mixture(l)
     gating, normed = m.gating or gating, normed if m.normed is None else m.normed
     gates = GATES[gating](scores)
-    # All gates keep the order of scores, but some reach their limit early.
-    choice, bias = scores, choice_bias(l, m.count)
-    if bias or m.groups:
-        choice = gates + bias if bias else gates
-    if m.groups:
-        choice = make("best_groups", choice, groups=m.groups, used=m.groups_used)
-    ids = make("top", choice, k=m.used)
+    ids = chosen(scores, gates, l) if ids is None else ids
     weights = make("pick", gates, ids)
     if gating == "late":
         weights = make("softmax", weights)
     if normed:
         weights = make("share", weights)
     return ids, weights if m.scale == 1.0 else weights * m.scale
+
+
+def chosen(scores: Node, gates: Node, l: Layer) -> Node:
+    """The experts of the largest gates, each with its bias: [T, used]."""
+    # All gates keep the order of scores, but some reach their limit early.
+    m = mixture(l)
+    choice, bias = scores, choice_bias(l, m.count)
+    if bias or m.groups:
+        choice = gates + bias if bias else gates
+    if m.groups:
+        choice = make("best_groups", choice, groups=m.groups, used=m.groups_used)
+    return make("top", choice, k=m.used)
+
+
+def hashed(l: Layer) -> Node:
+    """The experts that a table of the file has for each token: [T, used]."""
+    m = mixture(l)
+    ids = make("embed", l.ffn_gate_tid2eid.weight(None, m.used), make("tokens"))
+    return make("whole", make("clamp", ids, least=0.0, most=m.count - 1.0))
 
 
 def choice_bias(l: Layer, count: int) -> Node | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from puna.graph import Node
 from puna.models.blocks import mlp, norm
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import NORMS, Layer
 
 __all__ = ["Falcon"]
 
@@ -15,6 +15,7 @@ class Falcon(Decoder):
 
     names = ("falcon",)
     norm_kind = "layer"
+    requires = NORMS
 
     def layer(self, x: Node, l: Layer) -> Node:
         y = norm(x, l.attn_norm)

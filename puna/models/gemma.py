@@ -12,7 +12,7 @@ __all__ = ["Gemma"]
 
 
 class Gemma(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer with another activation."""
 
     names = ("gemma",)
     act = "gelu"

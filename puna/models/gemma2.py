@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 from puna.graph import Node
 from puna.models.blocks import norm
@@ -12,17 +13,22 @@ from puna.models.decoder import Decoder
 from puna.models.keys import all_but_each
 from puna.models.weights import Layer
 
-__all__ = ["Gemma2"]
+__all__ = ["Gemma2", "query_scale"]
 
 LAYERS_27B = 46
+
+
+def query_scale(c: ModelConfig, layers: int) -> float:
+    """The factor on scores: the largest model, which has so many layers, was trained with its width over its heads."""
+    return 1.0 / math.sqrt(c.n_embd / c.n_head[0] if c.n_layer == layers else c.head_k)
 
 
 class Gemma2(Decoder):
     """Gemma with soft caps on scores and logits."""
 
-    names = ("gemma2",)
+    names: ClassVar[tuple[str, ...]] = ("gemma2",)
     act = "gelu"
-    reads = (
+    reads: ClassVar[tuple[str, ...]] = (
         "attention.sliding_window",
         "attention.sliding_window_pattern",
         "attn_logit_softcapping",
@@ -33,13 +39,11 @@ class Gemma2(Decoder):
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:
         c = config
-        # The 27B alone was trained with a query scale of its width over its heads.
-        size = c.n_embd / c.n_head[0] if c.n_layer == LAYERS_27B else c.head_k
         return dataclasses.replace(
             c,
             window=c.window or 4096,
             windowed=c.windowed or all_but_each(2, c.n_layer),
-            scale=1.0 / math.sqrt(size),
+            scale=query_scale(c, LAYERS_27B),
             softcap=c.softcap or 50.0,
             final_softcap=c.final_softcap or 30.0,
             embedding_scale=math.sqrt(c.n_embd),

@@ -16,6 +16,7 @@ class GLM4MoE(Decoder):
     names = ("glm4moe",)
     gating = "sigmoid"
     normed = False
+    requires = ("exp_probs_b.bias",)
 
     def layer(self, x: Node, l: Layer) -> Node:
         y = attention(norm(x, l.attn_norm), l, self.rope(l), qk_norm=bool(l.attn_q_norm))

@@ -9,45 +9,21 @@ from puna.models.delta import kimi_delta_attention, projected
 from puna.models.kimi_linear import KimiLinear
 from puna.models.latent import latent_queries
 from puna.models.recurrent import flat
-from puna.models.weights import Layer, Parameter
+from puna.models.weights import Layer
 
 __all__ = ["GLM5Next"]
 
 UNIT_EPS = 1e-6
 
 
-class GLM5Next(KimiLinear):
+class GLM5Next(streams.Mixed, KimiLinear):
     """Pre-norm decoder with mixtures of experts, for texts that its indexers would choose all of."""
 
     names = ("glm5-next",)
     gating = "sigmoid"
     normed = False
-    reads = (*KimiLinear.reads, *indexer.KEYS, *streams.KEYS, "hyper_connection.sinkhorn_iterations")
-
-    @property
-    def streams(self) -> int:
-        return self.config.count("hyper_connection.count", 0, most=streams.MOST)
-
-    def embed(self, x: Node) -> Node:
-        return streams.spread(x, self.streams)
-
-    def layer(self, x: Node, l: Layer) -> Node:
-        weights, back, mix = self.gates(x, l.hc_attn_fn, l.hc_attn_scale, l.hc_attn_base)
-        y = self.attention(norm(streams.read(x, weights), l.attn_norm), l)
-        x = streams.write(make("weighted_sum", x, mix), y, back)
-        weights, back, mix = self.gates(x, l.hc_ffn_fn, l.hc_ffn_scale, l.hc_ffn_base)
-        y = self.feed_forward(norm(streams.read(x, weights), l.ffn_norm), l)
-        return streams.write(make("weighted_sum", x, mix), y, back)
-
-    def gates(self, x: Node, fn: Parameter, scale: Parameter, base: Parameter) -> tuple[Node, Node, Node]:
-        """The weights to read streams with, to write them with, and to mix them by: [T, n], [T, n], [T, n, n]."""
-        c, n = self.config, self.streams
-        eps = c.value("hyper_connection.epsilon")
-        reads, writes, mix = streams.scores(x, fn, scale, base, (n, n, n * n), eps=c.norm_eps)
-        reads = make("shift", make("act", reads, kind="sigmoid"), by=eps)
-        rounds = c.count("hyper_connection.sinkhorn_iterations", 0)
-        mix = make("sinkhorn", heads(mix, n, n), rounds=rounds, eps=eps)
-        return reads, make("act", writes, kind="sigmoid") * 2.0, mix
+    reads = (*KimiLinear.reads, *indexer.KEYS, *streams.MIXED)
+    requires = "output", "exp_probs_b.bias"
 
     def attention(self, x: Node, l: Layer) -> Node:
         if not l.ssm_conv1d_q:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from puna.graph import Node
-from puna.models.blocks import learned_positions, mlp
+from puna.models.blocks import learned_positions
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import BIASES
 
 __all__ = ["GPT2"]
 
@@ -15,12 +15,10 @@ class GPT2(Decoder):
 
     names = "gpt2", "starcoder"
     norm_kind = "layer"
-
-    def rope(self, l: Layer) -> None:
-        return None
+    act = "gelu"
+    gated = False
+    rotates = False
+    requires = BIASES
 
     def embed(self, x: Node) -> Node:
         return x + learned_positions(self.weights)
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, "gelu")

@@ -20,6 +20,7 @@ class GptOss(Decoder):
 
     names = ("gpt-oss",)
     reads = "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"
+    requires = "output", "attn_output.bias", "attn_sinks", "ffn_*.bias"
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

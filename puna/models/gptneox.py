@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from puna.graph import Node
-from puna.models.blocks import mlp, norm
+from puna.models.blocks import norm
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import BIASES, Layer
 
 __all__ = ["GPTNeoX"]
 
@@ -15,13 +15,13 @@ class GPTNeoX(Decoder):
 
     names = ("gptneox",)
     norm_kind = "layer"
+    act = "gelu"
+    gated = False
     reads = ("use_parallel_residual",)
+    requires = (*BIASES, "output")
 
     def layer(self, x: Node, l: Layer) -> Node:
         if not self.config.own.get("use_parallel_residual", True):
             return super().layer(x, l)
         y = self.feed_forward(norm(x, l.ffn_norm), l)
         return x + y + self.attention(norm(x, l.attn_norm), l)
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, "gelu")

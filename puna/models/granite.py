@@ -1,4 +1,4 @@
-"""Granite: factors on embeddings, on what blocks add, on scores and logits."""
+"""Granite, dense and with experts: factors on embeddings, on what blocks add, on scores and logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Granite"]
 class Granite(Decoder):
     """Pre-norm decoder; a file may say that it has no rotary positions."""
 
-    names: ClassVar[tuple[str, ...]] = ("granite",)
+    names: ClassVar[tuple[str, ...]] = ("granite", "granitemoe")
     rope_layout = "interleaved"
     reads: ClassVar[tuple[str, ...]] = (
         "embedding_scale",

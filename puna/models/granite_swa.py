@@ -18,3 +18,4 @@ class GraniteWindowed(Granite):
         "logit_scale",
         "residual_scale",
     )
+    requires = ("attn_sinks",)

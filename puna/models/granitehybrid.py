@@ -15,6 +15,7 @@ class GraniteHybrid(Granite):
 
     names = ("granitehybrid",)
     reads = (*Granite.reads, *SSM)
+    requires = ("ssm_norm",)
 
     def attention(self, x: Node, l: Layer) -> Node:
         return mamba2(x, l) if l.ssm_in else super().attention(x, l)

@@ -11,7 +11,7 @@ __all__ = ["HunyuanMoE"]
 
 
 class HunyuanMoE(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer with these norms and experts."""
 
     names = ("hunyuan-moe",)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from puna.graph import Node
+from puna.models.experts import leave_out_dense
 from puna.models.qwen3 import Qwen3
 from puna.models.weights import Layer
 
@@ -17,7 +18,5 @@ class HyV3(Qwen3):
     normed = False
 
     def feed_forward(self, x: Node, l: Layer) -> Node:
-        if l.ffn_gate_inp:
-            for p in (l.ffn_gate, l.ffn_up, l.ffn_down):
-                p.ignore()
+        leave_out_dense(l)
         return super().feed_forward(x, l)

@@ -21,13 +21,14 @@ class HyV4(Decoder):
     gating = "sigmoid"
     normed = False
     reads = (*latent.KEYS, *indexer.KEYS, *streams.KEYS, "attention.indexer.types")
+    requires = "output", "attn_sinks"
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         super().__init__(config, weights)
         self.chosen: Node | None = None
         self.streams, self.eps = (
             config.count("hyper_connection.count"),
-            config.value("hyper_connection.epsilon"),
+            config.value("hyper_connection.epsilon", least=0.0, most=1.0),
         )
 
     def embed(self, x: Node) -> Node:
@@ -54,8 +55,4 @@ class HyV4(Decoder):
         return latent_attention(x, l, sizes, self.rope(l), queries=queries, gate=gate, chosen=self.chosen)
 
     def final_norm(self, x: Node) -> Node:
-        w = self.weights
-        weights = streams.gates(
-            x, w.output_hc_fn, w.output_hc_scale, w.output_hc_base, 1, eps=self.config.norm_eps
-        )
-        return norm(streams.read(x, make("shift", weights, by=self.eps)), w.output_norm)
+        return streams.last(x, self)

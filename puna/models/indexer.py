@@ -8,10 +8,10 @@ from __future__ import annotations
 from puna.errors import ModelError
 from puna.graph import Node, make
 from puna.graph.rope import Layout
-from puna.models.blocks import heads, linear, rotate, split
+from puna.models.blocks import heads, linear, rotate, rotate_end
 from puna.models.weights import Layer, Parameter
 
-__all__ = ["KEYS", "all_chosen", "indexed"]
+__all__ = ["KEYS", "MOST", "all_chosen", "indexed", "leave_out"]
 
 # What an architecture with an indexer reads.
 KEYS = ("attention.indexer.head_count", "attention.indexer.key_length", "attention.indexer.top_k")
@@ -57,6 +57,11 @@ def all_chosen(l: Layer) -> None:
             where=l.weights.path,
             fix=f"use a context (-c) of at most {top}",
         )
+    leave_out(l)
+
+
+def leave_out(l: Layer) -> None:
+    """For a layer that attends to all there can be without its indexer."""
     l.weights.known |= {name for name in l.weights.tensors if name.startswith(f"blk.{l.index}.indexer")}
 
 
@@ -66,10 +71,4 @@ def part(l: Layer, name: str) -> Parameter:
 
 def turn(x: Node, l: Layer, layout: Layout, is_last: bool) -> Node:
     """Rotate a part of each head of x [T, heads, size]."""
-    rope = l.config.rope(layout)
-    if not is_last:
-        return rotate(x, rope)
-    size = x.type.shape[2]
-    assert isinstance(size, int)
-    plain, turned = split(x, (size - rope.dims, rope.dims))
-    return make("cat", plain, rotate(turned, rope))
+    return (rotate_end if is_last else rotate)(x, l.config.rope(layout))

@@ -1,4 +1,4 @@
-"""InternLM 2 and 3: Llama."""
+"""Llama whose output is never tied: InternLM 2 and 3, XVERSE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ __all__ = ["InternLM2"]
 
 
 class InternLM2(Decoder):
-    """Pre-norm decoder."""
+    """Llama without its factors on frequencies."""
 
-    names = ("internlm2",)
+    names = "internlm2", "xverse"
     rope_layout = "interleaved"
+    requires = ("output",)

@@ -6,7 +6,7 @@ import dataclasses
 
 from puna.models.config import ModelConfig
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import BIASES
 
 __all__ = ["Jais"]
 
@@ -16,11 +16,10 @@ class Jais(Decoder):
 
     names = ("jais",)
     norm_kind = "layer"
+    rotates = False
     reads = ("attention.max_alibi_bias",)
+    requires = (*BIASES, "output")
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:
         return dataclasses.replace(config, scale=1.0 / config.head_k)
-
-    def rope(self, l: Layer) -> None:
-        return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from puna.graph import Node
-from puna.models.blocks import mlp
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import BIASES
 
 __all__ = ["Jais2"]
 
@@ -15,6 +13,6 @@ class Jais2(Decoder):
 
     names = ("jais2",)
     norm_kind = "layer"
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, "relu2")
+    act = "relu2"
+    gated = False
+    requires = BIASES

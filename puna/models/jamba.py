@@ -17,6 +17,7 @@ class Jamba(Decoder):
     names = ("jamba",)
     normed = False
     reads = SSM
+    requires = "ssm_conv1d.bias", "ssm_dt.bias"
 
     def attention(self, x: Node, l: Layer) -> Node:
         return mamba(x, l) if l.ssm_in else attention(x, l, rope=None)

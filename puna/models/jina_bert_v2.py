@@ -17,14 +17,12 @@ class JinaBertV2(Encoder):
     """Post-norm encoder without rotation; gated feed-forward blocks but for its smallest files."""
 
     names = ("jina-bert-v2",)
+    rotates = False
     reads = ("attention.max_alibi_bias",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:
         return dataclasses.replace(config, alibi=config.alibi or 8.0)
-
-    def rope(self, l: Layer) -> None:
-        return None
 
     def attention(self, x: Node, l: Layer) -> Node:
         return attention(x, l, None, qk_norm=bool(l.attn_q_norm))

@@ -8,9 +8,10 @@ from puna.errors import ModelError
 from puna.gguf import Metadata, ValueType
 from puna.graph import Yarn
 
-__all__ = ["LEAST", "Keys", "all_but_each", "all_but_first"]
+__all__ = ["BEYOND", "LEAST", "Keys", "all_but_each", "all_but_first"]
 
 LEAST = 1e-6  # of bases and factors that something is divided by
+BEYOND = 1e12  # any number that a model can use
 SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
 # Keys that change the results of models that have them, and the values with which they do not.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -84,6 +85,8 @@ class Keys:
             value = self.metadata[left[key]]
             if key not in neutral or (key.endswith("_swa") and not windowed):
                 told.append(left[key])
+            elif not isinstance(value, int | float | str):
+                raise self.error(key, "an array is not supported for this architecture")
             elif value not in neutral[key]:
                 raise self.error(key, f"{value} is not supported for this architecture")
         return tuple(told)
@@ -94,7 +97,7 @@ class Keys:
     def number(self, key: str, default: float | None = None) -> float:
         name = self.name(key)
         value = self.metadata.number(name) if default is None else self.metadata.number(name, default=default)
-        if not 0.0 <= value < 1e12:  # also refuses NaN
+        if not 0.0 <= value < BEYOND:  # also refuses NaN
             raise self.error(key, f"{value} is out of range")
         return float(value)
 
@@ -134,14 +137,14 @@ class Keys:
         if name not in self.metadata or self.metadata.type_of(name) is not ValueType.ARRAY:
             return (self.number(key, 0.0),) * layers
         values = tuple(float(v) for v in self.metadata.numbers(name))
-        if len(values) not in (layers, self.layers) or not all(0.0 <= v < 1e12 for v in values):
+        if len(values) not in (layers, self.layers) or not all(0.0 <= v < BEYOND for v in values):
             raise self.error(key, f"needs {layers} numbers that are not negative, one a layer")
         return values
 
     def own(self, key: str) -> float:
         """A number or a flag, as a number."""
         value = self.metadata[self.name(key)]
-        if not isinstance(value, int | float) or not -1e12 < value < 1e12:
+        if not isinstance(value, int | float) or not -BEYOND < value < BEYOND:
             raise self.error(key, f"{value!r} is not a number that can be used")
         return value
 

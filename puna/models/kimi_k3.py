@@ -6,6 +6,7 @@ from puna.graph import Node, make
 from puna.models.blocks import heads, linear, norm
 from puna.models.delta import kimi_delta_attention, projected
 from puna.models.experts import mixture, route, routed, shared
+from puna.models.keys import LEAST
 from puna.models.kimi_linear import KimiLinear
 from puna.models.latent import latent_attention, latent_sizes
 from puna.models.streams import joined
@@ -29,6 +30,7 @@ class KimiK3(KimiLinear):
         "attn_res.block_size",
         "expert_latent_length",
     )
+    requires = "output", "exp_probs_b.bias"
 
     def layers(self, x: Node) -> Node:
         each, aside = self.config.count("attn_res.block_size", 0), list[Node]()
@@ -72,6 +74,6 @@ class KimiK3(KimiLinear):
     def combine(self, gate: Node, up: Node) -> Node:
         """SiTU: SwiGLU with both factors bounded by a tanh."""
         c = self.config
-        bound = make("softcap", gate, cap=c.value("activation.situ_beta"))
-        up = make("softcap", up, cap=c.value("activation.situ_linear_beta"))
+        bound = make("softcap", gate, cap=c.value("activation.situ_beta", least=LEAST))
+        up = make("softcap", up, cap=c.value("activation.situ_linear_beta", least=LEAST))
         return bound * make("act", gate, kind="sigmoid") * up

@@ -20,6 +20,7 @@ class KimiLinear(Decoder):
 
     names: ClassVar[tuple[str, ...]] = ("kimi-linear",)
     reads: ClassVar[tuple[str, ...]] = (*KEYS, "kda.gate_lower_bound", "kda.head_dim", "ssm.conv_kernel")
+    requires = "output", "exp_probs_b.bias"
 
     def attention(self, x: Node, l: Layer) -> Node:
         if not l.ssm_conv1d_q:
@@ -35,4 +36,4 @@ class KimiLinear(Decoder):
         n, size = max(self.config.n_head), self.config.count("kda.head_dim", 0)
         decay = projected(projected(x, l.ssm_f_a, size), l.ssm_f_b, n * size)
         decay = heads(own_bias(decay, l.ssm_dt), n, size) * l.ssm_a.weight(n, 1)
-        return make("act", decay * -1.0, kind="sigmoid") * self.config.value("kda.gate_lower_bound")
+        return make("act", decay * -1.0, kind="sigmoid") * self.config.value("kda.gate_lower_bound", most=0.0)

@@ -25,6 +25,7 @@ class Laguna(Decoder):
         "rope.dimension_count_swa",
         "rope.freq_base_swa",
     )
+    requires = ("exp_probs_b.bias",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

@@ -15,6 +15,7 @@ class LFM2(Decoder):
     """Pre-norm decoder with norms on q and k; its last norm is stored as one of the embedding."""
 
     names = ("lfm2", "lfm2moe")
+    requires = ("exp_probs_b.bias",)
     reads = ("attention.sliding_window", "attention.sliding_window_pattern", "shortconv.l_cache")
 
     def attention(self, x: Node, l: Layer) -> Node:

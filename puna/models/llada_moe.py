@@ -13,3 +13,4 @@ class LLaDAMoE(Qwen3):
     names = ("llada-moe",)
     causal = False
     normed = False
+    requires = ("output",)

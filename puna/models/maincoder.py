@@ -11,7 +11,7 @@ __all__ = ["Maincoder"]
 
 
 class Maincoder(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer with these norms."""
 
     names = ("maincoder",)
     rope_layout = "interleaved"

@@ -16,6 +16,7 @@ class Mamba(Decoder):
 
     names = ("mamba",)
     reads = SSM
+    requires = "ssm_conv1d.bias", "ssm_dt.bias"
 
     def layer(self, x: Node, l: Layer) -> Node:
         return x + mamba(norm(x, l.attn_norm), l)

@@ -16,6 +16,7 @@ class Mamba2(Decoder):
 
     names = ("mamba2",)
     reads = SSM
+    requires = "ssm_norm", "ssm_conv1d.bias"
 
     def layer(self, x: Node, l: Layer) -> Node:
         return x + mamba2(norm(x, l.attn_norm), l)

@@ -24,6 +24,7 @@ class Maple(Qwen3):
         "rope.dimension_count_swa",
         "rope.freq_base_swa",
     )
+    requires = ("output",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

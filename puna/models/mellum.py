@@ -12,10 +12,11 @@ __all__ = ["Mellum"]
 
 
 class Mellum(Qwen3):
-    """Pre-norm decoder."""
+    """Qwen 3's layer; a windowed one is rotated by the same base."""
 
     names = ("mellum",)
     reads = "attention.sliding_window", "attention.sliding_window_pattern"
+    requires = ("output",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from puna.graph import Node
 from puna.models.decoder import Decoder
+from puna.models.experts import leave_out_dense
 from puna.models.weights import Layer
 
 __all__ = ["MiMo2"]
@@ -21,6 +22,7 @@ class MiMo2(Decoder):
         "attention.value_scale",
         "rope.freq_base_swa",
     )
+    requires = ("output",)
 
     def attention(self, x: Node, l: Layer) -> Node:
         y = super().attention(x, l)
@@ -28,7 +30,5 @@ class MiMo2(Decoder):
         return y * scale if scale else y
 
     def feed_forward(self, x: Node, l: Layer) -> Node:
-        if l.ffn_gate_inp:
-            for p in (l.ffn_gate, l.ffn_up, l.ffn_down):
-                p.ignore()
+        leave_out_dense(l)
         return super().feed_forward(x, l)

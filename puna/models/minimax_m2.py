@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from puna.graph import Node
-from puna.models.blocks import attention
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
 
 __all__ = ["MiniMaxM2"]
 
@@ -15,6 +12,5 @@ class MiniMaxM2(Decoder):
 
     names = ("minimax-m2",)
     gating = "sigmoid"
-
-    def attention(self, x: Node, l: Layer) -> Node:
-        return attention(x, l, self.rope(l), qk_norm=True)
+    qk_norm = True
+    requires = "output", "exp_probs_b.bias"

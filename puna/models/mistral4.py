@@ -10,7 +10,7 @@ __all__ = ["Mistral4"]
 
 
 class Mistral4(DeepSeek2):
-    """Pre-norm decoder."""
+    """DeepSeek 2, whose weight for YaRN is taken as the file has it."""
 
     names: ClassVar[tuple[str, ...]] = ("mistral4",)
 

@@ -39,7 +39,7 @@ class ModernBert(Decoder):
         return norm(x, self.weights.token_embd_norm)
 
     def layer(self, x: Node, l: Layer) -> Node:
-        x = x + self.attention(norm(x, l.attn_norm) if l.index or l.attn_norm else x, l)
+        x = x + self.attention(norm(x, l.attn_norm) if l.index or l.attn_norm.shape else x, l)
         return x + feed_forward(norm(x, l.ffn_norm), l, ACTS[self.config.act])
 
     def scores(self, x: Node) -> Node:

@@ -15,10 +15,8 @@ class MPT(Decoder):
 
     names = ("mpt",)
     norm_kind = "layer"
+    rotates = False
     reads = "attention.clamp_kqv", "attention.max_alibi_bias"
-
-    def rope(self, l: Layer) -> None:
-        return None
 
     def embed(self, x: Node) -> Node:
         return x + learned_positions(self.weights) if self.weights.position_embd else x

@@ -28,6 +28,7 @@ class MuseGlimmer(Decoder):
         "logit_scale",
         "rope.freq_base_swa",
     )
+    requires = ("output",)
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

@@ -17,6 +17,7 @@ class NemotronH(Decoder):
 
     names = ("nemotron_h", "nemotron_h_moe")
     reads = SSM
+    requires = ("ssm_norm",)
 
     def layer(self, x: Node, l: Layer) -> Node:
         return x + self.block(norm(x, l.attn_norm), l)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from puna.graph import Node
-from puna.models.blocks import feed_forward
 from puna.models.encoder import Encoder
-from puna.models.weights import Layer
 
 __all__ = ["NomicBert"]
 
@@ -15,6 +12,4 @@ class NomicBert(Encoder):
 
     names = ("nomic-bert",)
     act = "silu"
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return feed_forward(x, l, self.act)
+    gated = True

@@ -11,7 +11,7 @@ __all__ = ["OLMo"]
 
 
 class OLMo(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer with layer norms that the file holds nothing of."""
 
     names = ("olmo",)
     norm_kind = "layer"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from puna.graph import Node
-from puna.models.blocks import attention
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
 
 __all__ = ["OLMoE"]
 
 
 class OLMoE(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer; the experts' weights are left as the softmax over all gives them."""
 
     names = ("olmoe",)
     normed = False
-
-    def attention(self, x: Node, l: Layer) -> Node:
-        return attention(x, l, self.rope(l), qk_norm=True)
+    qk_norm = True
+    requires = ("output",)

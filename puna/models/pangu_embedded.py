@@ -8,7 +8,8 @@ __all__ = ["PanguEmbedded"]
 
 
 class PanguEmbedded(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer; attention's last matrix has a bias, and those of q, k and v may."""
 
     names = ("pangu-embedded",)
     ignores = "cls", "rope_freqs"
+    requires = ("attn_output.bias",)

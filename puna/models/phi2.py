@@ -5,7 +5,7 @@ from __future__ import annotations
 from puna.graph import Node
 from puna.models.blocks import mlp, norm
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import BIASES, Layer
 
 __all__ = ["Phi2"]
 
@@ -15,6 +15,7 @@ class Phi2(Decoder):
 
     names = ("phi2",)
     norm_kind = "layer"
+    requires = (*BIASES, "output.bias")
 
     def layer(self, x: Node, l: Layer) -> Node:
         y = norm(x, l.attn_norm)

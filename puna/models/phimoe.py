@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from puna.models.decoder import Decoder
+from puna.models.weights import NORMS
 
 __all__ = ["PhiMoE"]
 
@@ -11,3 +12,4 @@ class PhiMoE(Decoder):
     """Pre-norm decoder with LongRoPE factors."""
 
     names = ("phimoe",)
+    requires = (*NORMS, "attn_output.bias", "output.bias")

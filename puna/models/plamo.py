@@ -14,6 +14,7 @@ class PLaMo(Decoder):
     """Parallel decoder."""
 
     names = ("plamo",)
+    requires = ("output",)
 
     def layer(self, x: Node, l: Layer) -> Node:
         y = norm(x, l.attn_norm)

@@ -18,6 +18,7 @@ class PLaMo2(Decoder):
 
     names = ("plamo2",)
     reads = SSM
+    requires = ("ssm_dt.bias",)
 
     def layer(self, x: Node, l: Layer) -> Node:
         y = norm(x, l.attn_norm)

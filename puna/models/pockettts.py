@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from puna.graph import Node
-from puna.models.blocks import mlp
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import NORMS
 
 __all__ = ["PocketTTS"]
 
@@ -16,6 +14,6 @@ class PocketTTS(Decoder):
     names = ("pockettts",)
     rope_layout = "interleaved"
     norm_kind = "layer"
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, "gelu")
+    act = "gelu"
+    gated = False
+    requires = NORMS

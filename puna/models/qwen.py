@@ -14,6 +14,7 @@ class Qwen(Decoder):
     """Pre-norm decoder; its files give the feed-forward width of gate and up together."""
 
     names = ("qwen",)
+    requires = "output", "attn_qkv.bias"
 
     @classmethod
     def configure(cls, config: ModelConfig) -> ModelConfig:

@@ -12,3 +12,4 @@ class Qwen2MoE(Decoder):
 
     names = ("qwen2moe",)
     normed = False
+    requires = "output", "ffn_gate_inp_shexp"

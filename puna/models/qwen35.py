@@ -19,6 +19,7 @@ class Qwen35(Qwen3Next):
 
     names: ClassVar[tuple[str, ...]] = ("qwen35", "qwen35moe")
     gate: ClassVar[str] = "silu"
+    requires = ("ffn_gate_inp_shexp",)
 
     @property
     def unit_eps(self) -> float:

@@ -19,6 +19,7 @@ class Qwen3Next(Decoder):
 
     names: ClassVar[tuple[str, ...]] = ("qwen3next",)
     reads: ClassVar[tuple[str, ...]] = SSM
+    requires = ("ffn_gate_inp_shexp",)
 
     def layer(self, x: Node, l: Layer) -> Node:
         x = x + self.attention(norm(x, l.attn_norm), l)

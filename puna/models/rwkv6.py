@@ -5,7 +5,7 @@ from __future__ import annotations
 from puna.graph import Node
 from puna.models.blocks import norm
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import NORMS, Layer
 from puna.models.wkv import channel_mix, time_mix6
 
 __all__ = ["RWKV6"]
@@ -23,6 +23,7 @@ class RWKV6(Decoder):
         "token_shift_count",
         "wkv.head_size",
     )
+    requires = NORMS
 
     def embed(self, x: Node) -> Node:
         return norm(x, self.weights.token_embd_norm)

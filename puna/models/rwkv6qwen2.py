@@ -11,7 +11,7 @@ __all__ = ["RWKV6Qwen2"]
 
 
 class RWKV6Qwen2(Decoder):
-    """Pre-norm decoder."""
+    """Qwen 2's layer with this in place of attention."""
 
     names = ("rwkv6qwen2",)
     reads = ("time_decay_extra_dim", "time_mix_extra_dim", "token_shift_count", "wkv.head_size")

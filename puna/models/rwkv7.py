@@ -15,7 +15,7 @@ __all__ = ["RWKV7"]
 
 
 class RWKV7(Decoder):
-    """Pre-norm decoder."""
+    """The norm on embeddings is a layer norm, as all are; a layer has two halves."""
 
     names: ClassVar[tuple[str, ...]] = ("rwkv7",)
     norm_kind: ClassVar[Norm] = "layer"

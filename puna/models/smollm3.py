@@ -10,7 +10,7 @@ __all__ = ["SmolLM3"]
 
 
 class SmolLM3(Decoder):
-    """Pre-norm decoder."""
+    """Llama's layer."""
 
     names = ("smollm3",)
     rope_layout = "interleaved"

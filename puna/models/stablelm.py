@@ -16,6 +16,7 @@ class StableLM(Decoder):
     names = ("stablelm",)
     norm_kind = "layer"
     reads = ("use_parallel_residual",)  # the norms that a file has tell it
+    requires = "output", "output_norm.bias", "attn_norm.bias"
 
     def layer(self, x: Node, l: Layer) -> Node:
         y = norm(x, l.attn_norm)

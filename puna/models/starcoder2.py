@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from puna.graph import Node
-from puna.models.blocks import mlp
 from puna.models.decoder import Decoder
-from puna.models.weights import Layer
+from puna.models.weights import BIASES
 
 __all__ = ["Starcoder2"]
 
 
 class Starcoder2(Decoder):
-    """Pre-norm decoder."""
+    """GPT-2's layer with rotation in place of learned positions."""
 
     names = ("starcoder2",)
     norm_kind = "layer"
-
-    def feed_forward(self, x: Node, l: Layer) -> Node:
-        return mlp(x, l, "gelu")
+    act = "gelu"
+    gated = False
+    requires = BIASES

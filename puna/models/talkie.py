@@ -15,6 +15,7 @@ class Talkie(Decoder):
 
     names = ("talkie",)
     reads = ("logit_scale",)
+    requires = ("output",)
 
     def embed(self, x: Node) -> Node:
         return normalize(x, self.config)

@@ -1,21 +1,15 @@
-"""What tests of architectures share: files of fixtures, and a folder for kernels."""
+"""What tests of architectures share: files of fixtures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import pytest
-from arch_files import write_model
 
+pytest.register_assert_rewrite("arch_files")
 
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
+from arch_files import write_model  # noqa: E402
 
 
 @pytest.fixture(scope="module")

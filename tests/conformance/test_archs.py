@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from arch_files import ARCHS, CACHES, CHUNKS, Reference, beside, error, quantised
+from arch_files import ARCHS, CACHES, Reference, check_cpu, check_reference, error, quantised
 
 import puna
 
@@ -91,13 +90,7 @@ ROUGH = {"hrm_text-dense": 2e-2}
 @pytest.mark.parametrize("name", FIXTURES)
 def test_logits_are_llama_cpps(name: str, model_file: Callable[[str], Path]) -> None:
     """The whole prompt gives llama.cpp's logits; chunks of it, and another sequence beside it, change none."""
-    reference = Reference(name)
-    model = puna.load(model_file(name), backend="reference", threads=1, n_ctx=96)
-    whole = model.logits(reference.tokens)
-    assert error(whole, reference.logits) <= FIXTURES[name]
-    for batch, count in CHUNKS:
-        assert error(model.logits(reference.tokens[:count], batch=batch), whole[:count]) <= 1e-9
-    assert error(beside(model, reference.tokens), whole) <= 1e-9
+    check_reference(model_file(name), name, FIXTURES[name])
 
 
 ON_CPU = [name for name in FIXTURES if not name.endswith("-moe") or name in {"ernie4_5-moe", "paddleocr-moe"}]
@@ -106,13 +99,7 @@ ON_CPU = [name for name in FIXTURES if not name.endswith("-moe") or name in {"er
 @pytest.mark.parametrize("name", ON_CPU)
 def test_logits_on_the_cpu(name: str, model_file: Callable[[str], Path]) -> None:
     """The CPU backend gives llama.cpp's logits too, and the same bits in chunks and beside another sequence."""
-    reference = Reference(name)
-    model = puna.load(model_file(name), backend="cpu", threads=1, n_ctx=96, **CACHES)
-    whole = model.logits(reference.tokens)
-    assert error(whole, reference.logits) <= FIXTURES[name]
-    for batch, count in CHUNKS:
-        np.testing.assert_array_equal(model.logits(reference.tokens[:count], batch=batch), whole[:count])
-    np.testing.assert_array_equal(beside(model, reference.tokens), whole)
+    check_cpu(model_file(name), name, FIXTURES[name])
 
 
 @pytest.mark.parametrize("name", ON_CPU)

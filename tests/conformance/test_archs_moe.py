@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from arch_files import ARCHS, CACHES, CHUNKS, Reference, beside, error, quantised
+from arch_files import ARCHS, CACHES, Reference, check_cpu, check_reference, median_error, quantised
 
 import puna
 
@@ -64,25 +63,13 @@ QUANTISED = 5e-3
 @pytest.mark.parametrize("name", FIXTURES)
 def test_logits_are_llama_cpps(name: str, model_file: Callable[[str], Path]) -> None:
     """The whole prompt gives llama.cpp's logits; chunks of it, and another sequence beside it, change none."""
-    reference = Reference(name)
-    model = puna.load(model_file(name), backend="reference", n_ctx=96, threads=1)
-    whole = model.logits(reference.tokens)
-    assert error(whole, reference.logits) <= FIXTURES[name]
-    for batch, count in CHUNKS:
-        assert error(model.logits(reference.tokens[:count], batch=batch), whole[:count]) <= 1e-9
-    assert error(beside(model, reference.tokens), whole) <= 1e-9
+    check_reference(model_file(name), name, FIXTURES[name])
 
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_logits_on_the_cpu(name: str, model_file: Callable[[str], Path]) -> None:
     """The CPU backend gives them too, the same bits in chunks and beside another sequence."""
-    reference = Reference(name)
-    model = puna.load(model_file(name), backend="cpu", threads=1, n_ctx=96, **CACHES)
-    whole = model.logits(reference.tokens)
-    assert error(whole, reference.logits) <= FIXTURES[name]
-    for batch, count in CHUNKS:
-        np.testing.assert_array_equal(model.logits(reference.tokens[:count], batch=batch), whole[:count])
-    np.testing.assert_array_equal(beside(model, reference.tokens), whole)
+    check_cpu(model_file(name), name, FIXTURES[name])
 
 
 @pytest.mark.parametrize("name", FIXTURES)
@@ -91,5 +78,4 @@ def test_logits_of_quantised_weights(name: str, model_file: Callable[[str], Path
     tokens, path = Reference(name).tokens, quantised(model_file(name), tmp_path / "q8_0.gguf")
     want = puna.load(path, backend="reference", n_ctx=96, threads=1).logits(tokens)
     got = puna.load(path, backend="cpu", n_ctx=96, threads=1, **CACHES).logits(tokens)
-    off = np.mean((got - want) ** 2, axis=-1)
-    assert 0 < np.median(off) / np.mean(want**2) <= QUANTISED
+    assert 0 < median_error(got, want) <= QUANTISED

@@ -8,7 +8,16 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from arch_files import ARCHS, CACHES, CHUNKS, Reference, beside, error, quantised, write_model
+from arch_files import (
+    ARCHS,
+    CACHES,
+    Reference,
+    check_cpu,
+    check_reference,
+    median_error,
+    quantised,
+    write_model,
+)
 
 import puna
 
@@ -16,6 +25,7 @@ pytestmark = pytest.mark.skipif(not ARCHS.exists(), reason="reference data ../sh
 
 EXACT = (
     "bailingmoe3-moe",
+    "deepseek4-moe",
     "falcon-h1-dense",
     "glm5-next-moe",
     "granitehybrid-dense",
@@ -52,6 +62,7 @@ MORE = (
 )
 # One of each kind, for the backend whose kernels take their time to compile: the others have the same operations.
 KINDS = (
+    "deepseek4-moe",
     "falcon-h1-dense",
     "glm5-next-moe",
     "jamba-dense",
@@ -87,27 +98,16 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 @pytest.mark.parametrize("name", EXACT + MORE)
 def test_logits_are_llama_cpps(name: str, model_file: Callable[[str], Path]) -> None:
     """The whole prompt gives llama.cpp's logits; chunks of it, and another sequence beside it, change none."""
-    path, reference = model_file(name), Reference(name)
-    model = puna.load(path, backend="reference", n_ctx=96, threads=1)
-    whole = model.logits(reference.tokens)
-    assert error(whole, reference.logits) <= MOST
-    for batch, count in CHUNKS:
-        assert error(model.logits(reference.tokens[:count], batch=batch), whole[:count]) <= 1e-9
-    assert error(beside(model, reference.tokens), whole) <= 1e-9
+    check_reference(model_file(name), name, MOST)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_logits_on_the_cpu(name: str, model_file: Callable[[str], Path]) -> None:
     """The CPU backend gives them too, the same bits in chunks, beside another sequence and on two threads."""
-    path, reference = model_file(name), Reference(name)
-    model = puna.load(path, backend="cpu", threads=1, n_ctx=96, **CACHES)
-    whole = model.logits(reference.tokens)
-    assert error(whole, reference.logits) <= MOST
-    for batch, count in CHUNKS:
-        np.testing.assert_array_equal(model.logits(reference.tokens[:count], batch=batch), whole[:count])
-    np.testing.assert_array_equal(beside(model, reference.tokens), whole)
+    path = model_file(name)
+    whole = check_cpu(path, name, MOST)
     model = puna.load(path, backend="cpu", threads=2, n_ctx=96, **CACHES)
-    np.testing.assert_array_equal(model.logits(reference.tokens), whole)
+    np.testing.assert_array_equal(model.logits(Reference(name).tokens), whole)
 
 
 @pytest.mark.parametrize("name", ["jamba-dense", "kimi-linear-moe", "qwen35-dense"])
@@ -115,11 +115,10 @@ def test_logits_of_quantised_weights(name: str, model_file: Callable[[str], Path
     """With matrices in Q8_0 most tokens' logits are close; of others the rounding may tip a choice of experts."""
     reference, path = Reference(name), quantised(model_file(name), tmp_path / "q8_0.gguf")
     model = puna.load(path, backend="cpu", threads=1, n_ctx=96, **CACHES)
-    off = np.mean((model.logits(reference.tokens) - reference.logits) ** 2, axis=-1)
-    assert 0 < np.median(off) / np.mean(reference.logits**2) <= QUANTISED
+    assert 0 < median_error(model.logits(reference.tokens), reference.logits) <= QUANTISED
 
 
-@pytest.mark.parametrize("name", ["jamba-dense", "qwen35-dense"])
+@pytest.mark.parametrize("name", ["deepseek4-moe", "jamba-dense", "qwen35-dense"])
 def test_texts_that_go_on_from_a_kept_state(name: str, model_file: Callable[[str], Path]) -> None:
     """Cut back, copied, begun again or after a failed step, a text's logits are the same bits as computed at once."""
     model = puna.load(model_file(name), backend="cpu", threads=1, n_ctx=512, **CACHES)

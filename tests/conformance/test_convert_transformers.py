@@ -14,6 +14,7 @@ import pytest
 
 import puna
 from puna.convert import convert
+from puna.convert.architectures.t5 import T5Encoder
 from puna.convert.config import Config
 from puna.convert.registry import architectures
 from puna.errors import ModelError
@@ -56,6 +57,16 @@ GRANITE = {
     "logits_scaling": 4.0,
 }
 GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
+LATE = {"sliding_window": 16, "head_dim": 32, "hidden_size_per_layer_input": 16, "num_hidden_layers": 7}
+LATE |= {"vocab_size_per_layer_input": TOKENS, "num_kv_shared_layers": 3}
+LATE |= {
+    "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding") * 2] + ["full_attention"]
+}
+GEMMA3N = {**LATE, "laurel_rank": 8, "activation_sparsity_pattern": [0.9, 0.5, 0.3] + [0.0] * 4}
+GEMMA4 = {**LATE, "global_head_dim": 48, "final_logit_softcapping": 30.0, "use_double_wide_mlp": True}
+GEMMA4_MOE = {"sliding_window": 16, "head_dim": 32, "global_head_dim": 64, "hidden_size_per_layer_input": 0}
+GEMMA4_MOE |= {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "moe_intermediate_size": 48}
+GEMMA4_MOE |= {"num_experts": 6, "top_k_experts": 2, "enable_moe_block": True, "num_hidden_layers": 7}
 FALCON = {"vocab_size": TOKENS, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 FALCON |= {"activation": "gelu_pytorch_tanh"}
 NEW_FALCON = {**FALCON, "num_kv_heads": 2, "new_decoder_architecture": True}
@@ -87,6 +98,14 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
         "Gemma3ForCausalLM",
         BASE,
         {**GEMMA, "num_hidden_layers": 7, "rope_parameters": LAYERED},
+    ),
+    "gemma-3n": ("Gemma3nForCausalLM", BASE, GEMMA3N),
+    "gemma-4": ("Gemma4ForCausalLM", BASE, GEMMA4),
+    "gemma-4-moe": ("Gemma4ForCausalLM", BASE, GEMMA4_MOE),
+    "gemma-4-unified": (
+        "Gemma4UnifiedForCausalLM",
+        BASE,
+        {"sliding_window": 16, "head_dim": 32, "global_head_dim": 64, "attention_k_eq_v": True},
     ),
     "phi-2": ("PhiForCausalLM", BASE, {}),
     "phi-3": ("Phi3ForCausalLM", BASE, {"pad_token_id": 0}),
@@ -168,7 +187,8 @@ def random_model(name: str, base: Mapping[str, Any], more: Mapping[str, Any]) ->
     torch.manual_seed(1)
     model = cls(config(**{**base, **more})).eval().float()
     with torch.no_grad():
-        for values in model.parameters():
+        scales = (values for name, values in model.named_buffers() if name.endswith("layer_scalar"))
+        for values in (*model.parameters(), *scales):
             values.copy_(torch.randn_like(values) * 0.1 + float(values.ndim == 1))
     return model
 
@@ -201,10 +221,14 @@ def test_logits_are_transformers(name: str, tmp_path: Path) -> None:
 
 
 NEEDED = {
+    "d_ff",
+    "d_model",
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
+    "num_heads",
     "num_hidden_layers",
+    "num_layers",
     "n_embd",
     "n_head",
     "n_layer",
@@ -339,5 +363,9 @@ def test_ids_of_sentencepiece_are_transformers(cls: str, tmp_path: Path) -> None
 def test_every_architecture_has_a_case() -> None:
     """No class that can be converted goes without a comparison, but for older and wider names of the same."""
     known = {"LLaMAForCausalLM", "RWForCausalLM", "Ernie4_5_ForCausalLM"}
-    known |= {"Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration"}
+    known |= {
+        f"{name}ForConditionalGeneration"
+        for name in ("Gemma3", "Gemma3n", "Gemma4", "Gemma4Unified", "Mistral3")
+    }
+    known |= {name for name, cls in architectures().items() if issubclass(cls, T5Encoder)}  # in its own file
     assert {case[0] for case in CASES.values()} | known == set(architectures())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,14 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and transformers
 LARGEST_ERROR = 1e-10  # normalised mean squared error
 LENGTHS = (50, 7, 1, 30)
 POOLINGS = ("none", "mean", "cls", "last", "rank")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
 
 
 def texts() -> list[list[int]]:

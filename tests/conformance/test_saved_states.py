@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,15 +13,7 @@ from puna.shift import Shift
 
 pytestmark = pytest.mark.skipif(not ARCHS.exists(), reason="reference data ../shared/archs is not here")
 
-NAMES = ("falcon-h1-dense", "lfm2-dense", "mamba-dense")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def code_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are kept in a folder of these tests."""
-    folder = tmp_path_factory.mktemp("code")
-    with mock.patch("platformdirs.user_cache_path", return_value=folder):
-        yield
+NAMES = ("deepseek4-moe", "falcon-h1-dense", "lfm2-dense", "mamba-dense")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from puna.gguf import Value, ValueType, write
+from puna.models.registry import find
 from puna.quants import by_name
 
 __all__ = ["WIDTH", "f32", "u32", "write_arch"]
@@ -35,6 +38,16 @@ def f32(value: Any) -> Value:
     return Value(ValueType.FLOAT32, value)
 
 
+def biases(shapes: Mapping[str, tuple[int, ...]], required: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The biases that an architecture requires beside these weights."""
+    found = {name.replace(".weight", ".bias"): shape[:1] for name, shape in shapes.items()}
+    return {
+        name: shape
+        for name, shape in found.items()
+        if any(fnmatchcase(re.sub(r"^blk\.\d+\.", "", name), pattern) for pattern in required)
+    }
+
+
 def write_arch(
     path: Path,
     architecture: str,
@@ -50,7 +63,7 @@ def write_arch(
 
     layers: what the file says.  tensors: layers that it has tensors for, where that is another number.
     keys: metadata under the architecture's name; None takes a key away.
-    drop: tensors that layers do not have.  each: more that all layers have.  extra: more of the model.
+    drop: tensors that layers, or the model, do not have.  each: more that all layers have.  extra: more of the model.
     """
     metadata = {
         "block_count": u32(layers),
@@ -63,10 +76,14 @@ def write_arch(
         "attention.layer_norm_epsilon": f32(1e-5),
         **(keys or {}),
     }
-    shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,), **(extra or {})}
+    embedding = {
+        f"{name}.weight": (VOCABULARY, WIDTH) for name in ("token_embd", "output") if name not in drop
+    }
+    shapes: dict[str, tuple[int, ...]] = {**embedding, "output_norm.weight": (WIDTH,), **(extra or {})}
     for i in range(layers if tensors is None else tensors):
         found = {name: shape for name, shape in LAYER.items() if name not in drop} | dict(each or {})
         shapes |= {f"blk.{i}.{name}.weight": shape for name, shape in found.items()}
+    shapes |= biases(shapes, find(architecture, "").requires)
     quant = by_name("F32")
     write(
         path,

@@ -156,6 +156,25 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     ),
     "weights that do not sum to 1": ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}, "for true only"),
     "ALiBi": ("FalconForCausalLM", {"alibi": True}, "'alibi' is true"),
+    "inner values of which none count": (
+        "Gemma3nForCausalLM",
+        {"activation_sparsity_pattern": [0.5] * 5 + [1.0]},
+        "'activation_sparsity_pattern' holds a share",
+    ),
+    "widths of other layers": ("Gemma3nForCausalLM", {"intermediate_size": [48] * 5}, "no list of 6 values"),
+    "full layers of several sizes": (
+        "Gemma4ForCausalLM",
+        {
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "per_layer_config": {"1": {"head_dim": 8}, "3": {"head_dim": 8}, "5": {"head_dim": 16}},
+        },
+        "several values of 'head_dim'",
+    ),
+    "windowed layers of another size": (
+        "Gemma4ForCausalLM",
+        {"per_layer_config": {"0": {"head_dim": 8}, "5": {"head_dim": 8}}},
+        "not of the layers without a window alone",
+    ),
     "no RoPE parameters": ("Ministral3ForCausalLM", {}, "'rope_parameters' is missing"),
 }
 
@@ -166,6 +185,19 @@ def test_variants_that_gguf_does_not_have_are_refused(what: str) -> None:
     name, values, message = REFUSED[what]
     with pytest.raises(ModelError, match=message):
         of(name, **values).keys()
+
+
+def test_gemma_4_says_its_sizes_in_two_ways() -> None:
+    """Full layers' heads have a name of their own in older files, and are said of each layer in newer ones."""
+    old = {"global_head_dim": 16, "num_global_key_value_heads": 1}
+    new = {"per_layer_config": {"05": {"head_dim": 16, "num_key_value_heads": 1}}}
+    for form in (old, new):
+        keys = plain(of("Gemma4ForCausalLM", head_dim=8, attention_k_eq_v=True, **form))
+        assert [keys[f"attention.{name}"] for name in ("key_length", "key_length_swa")] == [16, 8]
+        assert keys["attention.head_count_kv"] == [2] * 5 + [1]
+        assert [keys[f"rope.dimension_count{end}"] for end in ("", "_swa")] == [16, 8]
+    turning = of("Gemma4ForCausalLM", head_dim=8, **old).tensors()["rope_freqs.weight"]
+    assert turning.tolist() == np.array([1.0] * 2 + [1e30] * 6, np.float32).tolist()
 
 
 def test_ministral_3_carries_its_temperature() -> None:

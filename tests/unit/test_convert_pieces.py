@@ -96,18 +96,20 @@ def test_added_tokens_take_their_places(tmp_path: Path) -> None:
     assert load(keys).encode("the<one> two") == [*load(keys).encode("the"), size, size + 1]
 
 
-def test_a_unigram_model_is_another_kind(tmp_path: Path) -> None:
-    """It is written as t5, with its scores, its spaces and its normaliser's table."""
+@pytest.mark.parametrize("name", ["tokenizer.model", "spiece.model"])
+def test_a_unigram_model_is_another_kind(name: str, tmp_path: Path) -> None:
+    """It is written as t5, with its scores, its spaces and its normaliser's table, under either name."""
     model = trained(
         tmp_path / "x", "unigram", normalization_rule_name="nmt_nfkc", remove_extra_whitespaces=True
     )
+    (tmp_path / "x" / "tokenizer.model").rename(tmp_path / "x" / name)
     keys = metadata(tmp_path / "x")
     assert keys["tokenizer.ggml.model"] == "t5"
     assert keys["tokenizer.ggml.add_space_prefix"] is keys["tokenizer.ggml.remove_extra_whitespaces"] is True
     assert keys["tokenizer.ggml.tokens"] == tuple(model.id_to_piece(n) for n in range(model.vocab_size()))
     scores = np.array([model.get_score(n) for n in range(model.vocab_size())], np.float32)
     assert np.array_equal(keys["tokenizer.ggml.scores"], scores)
-    table = proto.read((tmp_path / "x" / "tokenizer.model").read_bytes(), "").charsmap
+    table = proto.read((tmp_path / "x" / name).read_bytes(), "").charsmap
     assert bytes(keys["tokenizer.ggml.precompiled_charsmap"]) == table != b""
 
 
@@ -162,6 +164,36 @@ def test_a_tokenizer_json_of_a_model_is_the_model(tmp_path: Path, first: str | N
         assert ours.encode(text, add_special=False) == (theirs.encode(text).ids if text else []), repr(text)
 
 
+GEMMA4: Mapping[str, Any] = {
+    **CONFIG,
+    "architectures": ["Gemma4ForCausalLM"],
+    "hidden_act": "gelu_pytorch_tanh",
+}
+
+
+def test_gemma_4_has_a_kind_of_its_own(tmp_path: Path) -> None:
+    """Its merges are written as they are, ids are those of the tokenizers library, and BOS goes first."""
+    size = trained(tmp_path / "x").vocab_size()
+    tokenizer = json_of(tmp_path / "x", None)
+    (tmp_path / "x" / "tokenizer.model").unlink()
+    form = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    shown = {"id": size, "content": "<|channel>", "special": True, **form}
+    tokenizer["added_tokens"] = [shown, {"id": 1, "content": "<s>", "special": True, **form}]
+    path = write_json(tmp_path / "x" / "tokenizer.json", tokenizer)
+    write_json(tmp_path / "x" / "tokenizer_config.json", {"bos_token": "<s>"})
+    write_json(tmp_path / "x" / "config.json", {**GEMMA4, "vocab_size": size + 1})
+    keys = metadata(tmp_path / "x")
+    assert keys["tokenizer.ggml.model"] == "gemma4"
+    assert keys["tokenizer.ggml.token_type"][[1, size]].tolist() == [3, 4]
+    theirs, ours = Library.from_file(str(path)), load(keys)
+    for text in (*TEXTS, "a<|channel>thought\n\n x"):
+        assert ours.encode(text) == [1, *theirs.encode(text).ids], repr(text)
+    tokenizer["model"]["vocab"]["a\n"] = size + 1
+    write_json(path, tokenizer)
+    with pytest.raises(PunaError, match="beyond the end of a line"):
+        metadata(tmp_path / "x")
+
+
 BROKEN: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "merges without order": ({"merges": "shuffled"}, "do not follow each other"),
     "merges too few": ({"merges": "single"}, "but no merge says so"),
@@ -201,15 +233,19 @@ def test_steps_of_a_tokenizer_json(tmp_path: Path) -> None:
         metadata(tmp_path / "x")
 
 
-def test_a_unigram_tokenizer_json(tmp_path: Path) -> None:
-    """Pieces with scores and a base64 table become the same keys."""
+@pytest.mark.parametrize("of", ["Gemma", "T5"])
+def test_a_unigram_tokenizer_json(of: str, tmp_path: Path) -> None:
+    """Pieces with scores and a base64 table become the same keys, however runs of spaces are made one."""
     vocab = [["<unk>", 0.0], [f"{SPACE}a", -1.5], ["b", -2.5]]
     table = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"table").decode()}
     runs = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": SPACE}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    metaspace = {"type": "Metaspace", "prepend_scheme": "always"}
+    words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]}
     tokenizer = {
         "model": {"type": "Unigram", "vocab": vocab, "unk_id": 0},
-        "normalizer": {"type": "Sequence", "normalizers": [table, runs]},
-        "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "always"},
+        "normalizer": table if of == "T5" else {"type": "Sequence", "normalizers": [table, strip, runs]},
+        "pre_tokenizer": words if of == "T5" else metaspace,
     }
     (tmp_path / "x").mkdir()
     write_json(tmp_path / "x" / "config.json", CONFIG)
@@ -218,7 +254,7 @@ def test_a_unigram_tokenizer_json(tmp_path: Path) -> None:
     assert keys["tokenizer.ggml.scores"].tolist() == [0.0, -1.5, -2.5]
     assert keys["tokenizer.ggml.token_type"].tolist() == [2, 1, 1]
     assert bytes(keys["tokenizer.ggml.precompiled_charsmap"]) == b"table"
-    assert keys["tokenizer.ggml.remove_extra_whitespaces"] is True
+    assert keys["tokenizer.ggml.add_space_prefix"] is keys["tokenizer.ggml.remove_extra_whitespaces"] is True
 
 
 def piece(text: bytes, score: bytes = b"", kind: int = 1) -> bytes:

@@ -101,6 +101,7 @@ def test_missing_keys_are_named(key: str, tmp_path: Path) -> None:
         ("rope.scaling.type", "cubic", "no RoPE scaling is called 'cubic'"),
         ("rope.freq_base", Value(ValueType.FLOAT32, float("nan")), "out of range"),
         ("attention.layer_norm_rms_epsilon", Value(ValueType.FLOAT32, -1.0), "out of range"),
+        ("logit_scale", Value(ValueType.FLOAT32, [1.0, 2.0]), "logit_scale': an array is not supported"),
         ("expert_count", u32(4), "cannot use 0 of 4 experts"),
     ],
 )

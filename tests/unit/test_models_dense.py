@@ -12,7 +12,7 @@ import pytest
 from small_archs import WIDTH, f32, u32, write_arch
 
 from puna.errors import ModelError
-from puna.gguf import GGUFFile
+from puna.gguf import GGUFFile, Value, ValueType
 from puna.graph import Graph, Node, Rope
 from puna.models.config import ModelConfig
 from puna.models.registry import SHARED, architectures, build
@@ -20,6 +20,10 @@ from puna.models.registry import SHARED, architectures, build
 NORMED = {"attn_q_norm": (16,), "attn_k_norm": (16,)}
 AFTER = {"post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,)}
 NO_GATE = ("ffn_gate",)
+WINDOWS = {
+    "attention.sliding_window": u32(32),
+    "attention.sliding_window_pattern": Value(ValueType.BOOL, [True, True, False, False]),
+}
 FACTORS = {"rope_factors_short.weight": (8,), "rope_factors_long.weight": (8,)}
 
 
@@ -85,9 +89,31 @@ def test_positions_are_only_those_learned(made: Any) -> None:
 
 def test_missing_and_unknown_tensors_are_named_together(made: Any) -> None:
     """One line names both, and the architecture."""
-    match = r"'orion': 2 tensors missing: 'blk.0.ffn_up.weight', 'blk.1.ffn_up.weight'; 1 tensor without a place: 'odd'"
+    match = (
+        r"'orion': 2 tensors missing: 'blk.0.ffn_up.weight' \(in 2 layers\); 1 tensor without a place: 'odd'"
+    )
     with pytest.raises(ModelError, match=match):
         made("orion", drop=["ffn_up"], extra={"odd": (3,)})
+
+
+def test_what_some_layers_lack_is_missing(made: Any) -> None:
+    """A bias that the other layers have is named; one that no layer has is not needed, nor one of another kind."""
+    biases = {f"blk.{i}.attn_q.bias": (WIDTH,) for i in range(3)}
+    made("qwen2", layers=3, extra=biases)
+    made("qwen2", layers=3)
+    with pytest.raises(ModelError, match=r"1 tensor missing: 'blk\.1\.attn_q\.bias'$"):
+        made("qwen2", layers=3, extra={name: biases[name] for name in biases if "1" not in name})
+    sinks = {f"blk.{i}.attn_sinks.weight": (4,) for i in range(2)}
+    made("mimo2", layers=4, keys=WINDOWS, extra=sinks)
+    with pytest.raises(ModelError, match=r"1 tensor missing: 'blk\.1\.attn_sinks\.weight'$"):
+        made("mimo2", layers=4, keys=WINDOWS, extra={"blk.0.attn_sinks.weight": (4,)})
+
+
+def test_required_tensors_are_missing_in_all_layers(made: Any) -> None:
+    """What no file of an architecture lacks is named, though blocks do without it in others."""
+    made("llama", drop=["output"])
+    with pytest.raises(ModelError, match=r"'internlm2': 1 tensor missing: 'output\.weight'$"):
+        made("internlm2", drop=["output"])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +224,7 @@ def test_layers_that_run_more_than_once(made: Any) -> None:
     """Nanbeige's runs share weights and have keys and values of their own; their number is bounded."""
     graph, _ = made("nanbeige", keys={"num_loops": u32(3)})
     assert sorted(cast(int, node.attrs["layer"]) for node in nodes(graph, "kv_store")) == list(range(6))
-    assert len({node.attrs["tensor"] for node in graph.weights}) == 20
+    assert len({node.attrs["tensor"] for node in graph.weights}) == 21
     with pytest.raises(ModelError, match=r"'nanbeige\.num_loops': 4000000000 is not between 1 and 1024"):
         made("nanbeige", keys={"num_loops": u32(4_000_000_000)})
     with pytest.raises(ModelError, match=r"'nanbeige\.num_loops': 'two' is not a number"):

@@ -38,6 +38,7 @@ MAMBA2 = {
     "ssm_conv1d": (INNER + 2 * STATE, TAPS),
     "ssm_a": (RANK, 1),
     "ssm_d": (RANK, 1),
+    "ssm_norm": (1, INNER),
     "ssm_out": (WIDTH, INNER),
 }
 

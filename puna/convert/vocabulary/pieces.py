@@ -22,7 +22,7 @@ from puna.errors import FormatError, TokenizerError
 from puna.gguf import Value, ValueType
 from puna.tokenizer.tokens import PREFIX, Kind
 
-__all__ = ["from_json", "from_proto"]
+__all__ = ["from_json", "from_proto", "kinds_of", "puts_space_first", "refuse_unlike"]
 
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 PRE = "default"
@@ -96,9 +96,7 @@ def from_json(
 def pairs_from_json(
     tokenizer: Mapping[str, Any], model: Mapping[str, Any], added: Mapping[int, Added], where: str
 ) -> tuple[Table, dict[str, Value]]:
-    if model.get("byte_fallback") is not True or model.get("ignore_merges") is True:
-        what = "the BPE model has no byte fallback, or takes whole words: GGUF cannot express it"
-        raise TokenizerError(what, where=where)
+    refuse_unlike(model, where)
     texts = reversed_ids(model.get("vocab"), where)
     table = Table(texts, kinds_of(texts, model.get("unk_token")), {}, spaces=True)
     # Added tokens are cut out of a text before anything is merged.
@@ -108,6 +106,13 @@ def pairs_from_json(
     # In SentencePiece a piece has one score, whichever two pieces make it; the best is the lowest rank.
     table.scores = {token: -float(ranks.get(text, MOST_SCORES)) for token, text in texts.items()}
     return table, pair_keys(puts_space_first(tokenizer, normal, where))
+
+
+def refuse_unlike(model: Mapping[str, Any], where: str) -> None:
+    """Raise TokenizerError unless bytes stand for what has no token, and merges alone make tokens."""
+    if model.get("byte_fallback") is not True or model.get("ignore_merges") is True:
+        what = "the BPE model has no byte fallback, or takes whole words: GGUF cannot express it"
+        raise TokenizerError(what, where=where)
 
 
 def kinds_of(texts: Mapping[int, str], unknown: Any) -> dict[int, Kind]:
@@ -189,17 +194,21 @@ def unigram_from_json(
     kinds = kinds_of(texts, texts.get(unknown) if isinstance(unknown, int) else None)
     table = Table(texts, kinds, {token: float(score) for token, (_, score) in enumerate(pieces)}, spaces=True)
     charsmap, one_space, rest = b"", False, []
-    for step in steps(tokenizer.get("normalizer")):
+    for step in [*steps(tokenizer.get("normalizer")), *steps(tokenizer.get("pre_tokenizer"))]:
         pattern = step.get("pattern")
         if step.get("type") == "Precompiled":
             charsmap = decoded(step.get("precompiled_charsmap"), where)
-        elif isinstance(pattern, dict) and pattern.get("Regex") == " {2,}":
+        elif step.get("type") == "WhitespaceSplit" or (
+            isinstance(pattern, dict) and pattern.get("Regex") == " {2,}"
+        ):
             one_space = True
         else:
             rest.append(step)
+    if one_space:  # which leaves none at the ends either
+        rest = [step for step in rest if step.get("type") != "Strip"]
     table.notes += [NO_BYTES] * (model.get("byte_fallback") is True)
-    left = {"normalizer": {"normalizers": rest}, "pre_tokenizer": tokenizer.get("pre_tokenizer")}
-    return table, unigram_keys(puts_space_first(left, set(), where), one_space, charsmap)
+    space_first = puts_space_first({"normalizer": {"normalizers": rest}}, set(), where)
+    return table, unigram_keys(space_first, one_space, charsmap)
 
 
 def is_scored(entry: Any) -> bool:

@@ -10,6 +10,7 @@ from puna.convert.config import Config
 from puna.convert.folder import Folder
 from puna.convert.vocabulary import proto
 from puna.convert.vocabulary.byte_pair import is_byte_level, read_byte_level
+from puna.convert.vocabulary.lines import LINES, from_lines
 from puna.convert.vocabulary.pieces import from_json, from_proto
 from puna.convert.vocabulary.special import special_keys, template_keys
 from puna.convert.vocabulary.tokens import Table, added_tokens
@@ -20,9 +21,9 @@ from puna.tokenizer.tokens import PREFIX
 __all__ = ["Vocabulary", "read"]
 
 SAVE = "save it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-JSON, PROTO = "tokenizer.json", "tokenizer.model"
+JSON, PROTOS = "tokenizer.json", ("tokenizer.model", "spiece.model")
 # Files of tokenizers that would have to be run to be understood, or that have another form.
-STRANGERS = ("tekken.json", "vocab.json", "vocab.txt", "spiece.model")
+STRANGERS = ("tekken.json", "vocab.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ def read(
     special = special_keys(folder, config, tokenizer, ids, size, notes)
     kind, name = (keys[PREFIX + key].value for key in ("model", "pre"))
     about = f"{kind}, {size} tokens" if name == "default" else f"{kind}, pre-tokenizer {name}, {size} tokens"
-    return Vocabulary({**keys, **token_keys, **special, **template_keys(folder)}, about, tuple(notes))
+    # What a kind itself says goes before what the folder's other files do.
+    found = {**keys, **token_keys, **special, **template_keys(folder), **keys}
+    return Vocabulary(found, about, tuple(notes))
 
 
 def tables(
@@ -68,24 +71,26 @@ def tables(
     if tokenizer is not None and is_byte_level(tokenizer):
         return read_byte_level(folder, tokenizer, added, preferred, pre)
     model = None if tokenizer is None else tokenizer.get("model")
-    if PROTO in folder:
+    if name := next((name for name in PROTOS if name in folder), None):
         try:
-            held = proto.read(folder.read(PROTO), folder.where(PROTO))
+            held = proto.read(folder.read(name), folder.where(name))
         except FormatError:
             if model is None:
                 raise
         else:
-            return from_proto(held, added, folder.where(PROTO))
+            return from_proto(held, added, folder.where(name))
     if tokenizer is None:
         raise missing(folder)
     kind = model.get("type", "BPE") if isinstance(model, dict) else None
     if kind not in {"BPE", "Unigram"}:
         what = f"a tokenizer of type {kind!r} cannot be converted, only BPE and Unigram"
         raise TokenizerError(what, where=folder.where(JSON))
+    if kind == "BPE" and LINES in preferred:
+        return from_lines(folder, tokenizer, added)
     return from_json(folder, tokenizer, added)
 
 
 def missing(folder: Folder) -> FormatError:
     other = next((name for name in STRANGERS if name in folder), None)
-    what = f"neither {JSON} nor {PROTO} is there" + (f", only {other}" if other else "")
+    what = f"neither {JSON} nor {PROTOS[0]} is there" + (f", only {other}" if other else "")
     return FormatError(what, where=str(folder.path), fix=SAVE if other else "finish the download")

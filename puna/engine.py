@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,15 @@ from numpy.typing import NDArray
 
 from puna import embedding, plan, store
 from puna.cache import Sequence as CacheSequence
-from puna.errors import RequestError
-from puna.generation import Generation, Writer, sampling_params
+from puna.generation import Generation
 from puna.gguf import GGUFFile
-from puna.planning import Prepared, prepare
+from puna.planning import prepare
 from puna.progress import Progress
-from puna.sampling import Sampler
-from puna.saving import Saving
 from puna.settings import Settings
-from puna.shift import shift_for
 from puna.steps import check_gives, check_ids, check_whole
-from puna.tokenizer import Tokenizer, chat
-from puna.vocabulary import Vocabulary, build_tokenizer, load_tokenizer
+from puna.tokenizer import chat
+from puna.vocabulary import build_tokenizer, load_tokenizer
+from puna.writing import Writing
 
 __all__ = ["Model", "load", "load_tokenizer"]
 
@@ -39,7 +35,10 @@ def load(
     cache_type_k: str | None = None,
     cache_type_v: str | None = None,
     mmap: bool = True,
+    mlock: bool = False,
     repack: bool = True,
+    huge_pages: bool = True,
+    mem_align: int | None = None,
     fit: bool = False,
     pooling: str | None = None,
     progress: Progress | None = None,
@@ -50,8 +49,11 @@ def load(
     threads: compute threads.  n_batch: most tokens computed in one step; it sizes the compute buffer.
     parallel: sequences for which layers with a sliding window, or a state, have room; others share n_ctx positions.
     cache_type_k, cache_type_v: types of the KV cache; None takes the backend's own.
-    mmap: map the file instead of reading it.  repack: bring weights into the backend's own form; without, it
-    reads them from the mapped file, for models larger than memory.  fit: where n_ctx does not fit, take what does.
+    mmap: map the file instead of reading it.  mlock: keep weights and cache from being swapped out.
+    repack: bring weights into the backend's own form; without, it reads them from the mapped file, for models larger
+    than memory.  huge_pages: let the system join the pages of weights into huge ones.
+    mem_align: weights, buffers and caches begin at multiples of so many bytes, a power of two; None takes 64.
+    fit: where n_ctx does not fit, take what does.
     pooling: what `embed` makes of a text's tokens, "none", "mean", "cls", "last" or "rank", or "auto" for the model's
     own; None loads a model to write, but for one that gives embeddings alone.
     Raises a PunaError that says what to change.
@@ -69,32 +71,32 @@ def load(
             cache_type_k=cache_type_k,
             cache_type_v=cache_type_v,
             mmap=mmap,
+            mlock=mlock,
             repack=repack,
+            huge_pages=huge_pages,
+            mem_align=mem_align,
             fit=fit,
             pooling=pooling,
         )
         prepared.refuse_too_large(str(model))
         engine, steps = prepared.backend, prepared.steps
-        program = engine.compile(steps, engine.upload(prepared.graph, file, progress))  # execute
-        return Model(file, building, prepared, program)  # sample
+        weights = engine.upload(prepared.graph, file, progress)
+        program = engine.compile(steps, weights)  # execute
+        return Model(file, building, prepared.locked(weights, program), program)  # sample
 
 
-class Model(Vocabulary, Saving):
+class Model(Writing):
     """A loaded model. Threads that share it take turns, a step at a time."""
-
-    def __init__(
-        self, file: GGUFFile, building: Future[Tokenizer], prepared: Prepared, program: object
-    ) -> None:
-        Vocabulary.__init__(self, file, building)
-        Saving.__init__(self, prepared, program)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines that a user should see."""
         trained = self.config.n_ctx_train
         beyond = f"a context of {self.n_ctx} exceeds the {trained} that the model was trained on"
-        unread = f"metadata keys without effect here: {', '.join(self.config.unread)}"
-        own = [unread] * bool(self.config.unread) + [beyond] * (self.n_ctx > trained)
+        keys = self.config.unread
+        more = f" and {len(keys) - 3} more (Model.config.unread)" if len(keys) > 3 else ""
+        unread = f"metadata keys without effect here: {', '.join(keys[:3])}{more}"
+        own = [unread] * bool(keys) + [beyond] * (self.n_ctx > trained)
         return (*self.about.notes, *super().notes, *own)
 
     def logits(self, ids: Sequence[int], batch: int = 512) -> NDArray[np.float32]:
@@ -105,10 +107,10 @@ class Model(Vocabulary, Saving):
         both ways, than a chunk.
         """
         check_gives(self.config, "logits")
-        ids = check_ids(ids, self.n_vocab, self.n_ctx)
+        ids = check_ids(ids, self.n_vocab, self.n_ctx, self.positions)
         chunk = min(plan.positive(batch, "batch"), self.plan.tokens)
         if not self.config.causal:
-            check_whole(len(ids), chunk)
+            check_whole(len(ids), chunk, self.n_ctx)
         out = np.empty((len(ids), self.n_vocab), np.float32)
         sequence = self.cache.open()
         try:
@@ -127,11 +129,12 @@ class Model(Vocabulary, Saving):
         Raises RequestError for a text that does not fit, or a model that is loaded to write.
         """
         check_gives(self.config, "embeddings")
-        ids = [check_ids(t, self.n_vocab, self.n_ctx) for t in embedding.texts_of(texts, self.tokenize)]
+        how = self.n_vocab, self.n_ctx, self.positions
+        ids = [check_ids(text, *how) for text in embedding.texts_of(texts, self.tokenize)]
         if not self.config.causal:
-            check_whole(max(map(len, ids)), self.plan.tokens)
-        how = {"tokens": self.plan.tokens, "width": self.width, "normalize": normalize}
-        return embedding.embed(ids, self.compute, self.cache, self.config, **how)
+            check_whole(max(map(len, ids)), self.plan.tokens, self.n_ctx)
+        options = {"tokens": self.plan.tokens, "width": self.width, "normalize": normalize}
+        return embedding.embed(ids, self.compute, self.cache, self.config, **options)
 
     def stream(
         self,
@@ -152,21 +155,9 @@ class Model(Vocabulary, Saving):
         (-1 for the whole prompt) and a beginning mark, the older half. Without, the text ends there.
         sampling: the fields of SamplingParams (temp, top_k, seed, ...).
         """
-        check_gives(self.config, "text")
-        most = len(prompt) if context_shift else self.n_ctx
-        ids = self.tokenize(prompt) if isinstance(prompt, str) else check_ids(prompt, self.n_vocab, most)
-        if not ids:
-            raise RequestError("the prompt is empty and the model adds no token to it", fix="give a prompt")
-        room, shift = self.cache.room(sequence), shift_for(context_shift, keep, ids, self.tokenizer.bos)
-        if len(ids) > room and not (shift and shift.half(room)):
-            left = "" if room == self.n_ctx else f"has room for {room} of "
-            what = f"the prompt has {len(ids)} tokens, the context {left}{self.n_ctx}"
-            raise RequestError(what, fix="raise n_ctx (-c)" + ", or keep less (--keep)" * (shift is not None))
-        ends, breakers, scans = self.tokenizer.end_ids, self.breakers, self.backend.scans()
-        how = sampling_params(sampling)
-        sampler = Sampler(how, self.n_vocab, end_ids=ends, breakers=breakers, scans=scans)
-        writer = Writer(self.step, self.cache, self.tokenizer, ids, sampler, n_predict, stop, sequence, shift)
-        return Generation(writer)
+        room, how = self.cache.room(sequence), {"context_shift": context_shift, "keep": keep, **sampling}
+        writer = self.writer(prompt, n_predict, room, stop=stop, **how)
+        return Generation(writer, self.step, sequence)
 
     def generate(self, prompt: str | Sequence[int], n_predict: int = 32, **options: Any) -> str:
         """The whole text that `stream` yields."""

@@ -1,11 +1,11 @@
-"""One text being generated: an iterator of pieces, and what it cost."""
+"""One text being generated: what it wants computed, its pieces, and what it cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,10 @@ from puna.sampling import Sampler, SamplingParams, StopMatcher
 from puna.shift import Shift
 from puna.tokenizer import Tokenizer
 
-__all__ = ["Generation", "Timings", "Writer", "sampling_params"]
+__all__ = ["Generation", "Step", "Timings", "Writer", "sampling_params"]
+
+# Appends ids to a sequence: the logits after the last, float32 [vocabulary].
+Step = Callable[[CacheSequence, Sequence[int]], NDArray[np.float32]]
 
 
 @dataclass
@@ -27,6 +30,8 @@ class Timings:
     """Counts and seconds. `cached` tokens of the prompt were in the cache already and cost nothing.
 
     uncached: why no more of them were.  shifts: how often the context was full; `dropped` tokens had to go.
+    pauses: how often it made way for other texts; `recomputed` tokens were computed again after that, `swapped` bytes
+    written to a file and read back.
     """
 
     prompt_tokens: int = 0
@@ -37,6 +42,9 @@ class Timings:
     uncached: str = ""
     shifts: int = 0
     dropped: int = 0
+    pauses: int = 0
+    recomputed: int = 0
+    swapped: int = 0
 
     @property
     def prompt_rate(self) -> float:
@@ -60,119 +68,141 @@ def sampling_params(options: Mapping[str, Any]) -> SamplingParams:
 
 
 class Writer:
-    """The loop that generates, and what it has so far. `run` is called once.
+    """One text: which tokens it wants computed next, and what comes of their logits.
 
+    Whoever drives it calls `begin` with a sequence, then `wanted` and `take` in turn until no token is wanted, then
+    `rest`. The sequence can be another at any time, as long as it holds a beginning of `text`.
+
+    text: the prompt and what was generated, but for what the context had no room for.  ids: what was generated.
+    room: tokens that the sequence can hold, for a prompt that is too long for it.
+    border: how many tokens of the prompt an encoder reads; what follows them begins an answer.
     prompted: called when the prompt is in the cache, before the first token comes.
     """
 
     def __init__(
         self,
-        step: Callable[[CacheSequence, Sequence[int]], NDArray[np.float32]],
         cache: KVCache,
         tokenizer: Tokenizer,
         prompt: Sequence[int],
         sampler: Sampler,
         n_predict: int,
         stop: str | Sequence[str],
-        sequence: CacheSequence | None,
-        shift: Shift | None = None,
+        shift: Shift | None,
+        room: int,
+        border: int = 0,
     ) -> None:
-        self.step, self.cache, self.tokenizer = step, cache, tokenizer
+        self.cache, self.ends = cache, tokenizer.end_ids
         if not isinstance(n_predict, int) or n_predict < -2:
             raise RequestError(
                 f"{n_predict!r} is no number of tokens", where="n_predict (-n)", fix="use -2 or more"
             )
-        self.prompt, self.sampler, self.n_predict = list(prompt), sampler, n_predict
+        self.sampler, self.n_predict = sampler, n_predict
         self.shift = None if n_predict == -2 else shift
         self.stops = StopMatcher([stop] if isinstance(stop, str) else stop)
-        self.given = sequence
-        self.ids: list[int] = []
+        self.decoder = tokenizer.decoder(skip_special=True, continues=True)
+        self.text, self.ids, self.border = list(prompt), list[int](), border
         self.finish_reason: str | None = None
         self.prompted: Callable[[], object] = lambda: None
-        self.timings = Timings()
-        if shift and (times := shift.times(self.prompt, room := cache.room(sequence))):
-            self.prompt = self.dropped(shift, self.prompt, times * shift.half(room), times)
+        self.timings, self.started = Timings(), 0.0
+        if shift and (times := shift.times(self.text, room)):
+            self.drop(shift, times * shift.half(room), times)
+        self.prompt = list(self.text)
         self.timings.prompt_tokens = len(self.prompt)
 
-    def run(self) -> Generator[str, None, None]:
-        """The loop: prompt, then sample, show, and compute the next."""
-        sequence = self.cache.open() if self.given is None else self.given
-        decoder = self.tokenizer.decoder(skip_special=True, continues=True)
-        started = time.perf_counter()
-        try:
-            logits = self.feed_prompt(sequence)
-            self.timings.prompt_seconds = time.perf_counter() - started
-            self.prompted()
-            started = time.perf_counter()
-            while not self.is_over(sequence):
-                if self.ids:
-                    logits = self.go_on(sequence)
-                token = self.sampler.sample(logits)
-                self.sampler.accept(token)
-                self.ids.append(token)
-                self.timings.tokens += 1
-                self.timings.seconds = time.perf_counter() - started
-                if token in self.tokenizer.end_ids:
-                    self.finish_reason = "stop"
-                else:
-                    yield from self.show(decoder.push(token))
-            yield from self.show(decoder.finish())
-            if rest := self.stops.finish():
-                yield rest
-        finally:
-            if self.given is None:
-                self.cache.close(sequence)
+    def begin(self, sequence: CacheSequence) -> None:
+        """Leave a sequence what the cache has of the prompt."""
+        self.started = time.perf_counter()
+        self.timings.cached, self.timings.uncached = self.cut(sequence)
+        self.sampler.accept(*self.prompt[self.border :])
 
-    def feed_prompt(self, sequence: CacheSequence) -> NDArray[np.float32]:
-        """The prompt, and what of it the cache had."""
-        self.timings.cached, self.timings.uncached = self.cut(sequence, self.prompt)
-        self.sampler.accept(*self.prompt)
-        return self.step(sequence, self.prompt[self.timings.cached :])
-
-    def cut(self, sequence: CacheSequence, text: Sequence[int]) -> tuple[int, str]:
-        """Leave a sequence what the cache holds of a text, but for its last token; how much, and why not more."""
-        held = self.cache.truncate(sequence, min(sequence.common_prefix(text), len(text) - 1))
-        if held:
+    def cut(self, sequence: CacheSequence) -> tuple[int, str]:
+        """Leave a sequence what the cache has of the text, but for its last token; how much, and why not more."""
+        most = min(sequence.common_prefix(self.text), len(self.text) - 1)
+        if most < self.border or sequence.border != self.border:
+            most = 0
+        if held := self.cache.truncate(sequence, most):
             return held, ""
-        reuse = self.cache.reuse(sequence, text)
+        reuse = self.cache.reuse(sequence, self.text)
         return reuse.count, reuse.reason
 
-    def go_on(self, sequence: CacheSequence) -> NDArray[np.float32]:
-        """Compute the last token, and where the context is full, first all that moves to another place."""
-        if self.shift is None or not self.is_full(sequence):
-            return self.step(sequence, self.ids[-1:])
-        text = [*sequence.tokens, self.ids[-1]]
-        text = self.dropped(self.shift, text, self.shift.half(len(sequence)))
-        held, _ = self.cut(sequence, text)
-        return self.step(sequence, text[held:])
+    def wanted(self, sequence: CacheSequence, others: Collection[CacheSequence] = ()) -> list[int]:
+        """The tokens to compute next; none when the text is at its end, or the context full and nothing dropped.
 
-    def dropped(self, shift: Shift, text: Sequence[int], count: int, times: int = 1) -> list[int]:
-        """A text that the context was too short for, without `count` of its tokens."""
+        others: sequences that make way where this one needs their room.
+        """
+        while self.ids and self.finish_reason is None and self.is_full(sequence, others):
+            # The last token is the one that there is no room for.
+            half = self.shift.half(len(self.text) - 1) if self.shift else 0
+            if self.shift and half and self.cache.can_step(sequence, others):
+                self.drop(self.shift, half)
+                self.cut(sequence)
+            else:
+                self.finish_reason = "length"
+        if self.finish_reason is not None:
+            return []
+        if len(sequence) == len(self.text):  # the logits after it were lost
+            self.cut(sequence)
+        sequence.border = self.border
+        return self.text[len(sequence) :]
+
+    def is_full(self, sequence: CacheSequence, others: Collection[CacheSequence]) -> bool:
+        count, room = len(self.text), self.cache.room
+        return count > room(sequence) and (not others or count > room(sequence, others))
+
+    def drop(self, shift: Shift, count: int, times: int = 1) -> None:
+        """Take `count` tokens out of the text, which the context is too short for."""
         self.timings.shifts += times
         self.timings.dropped += count
-        return shift.drop(text, count)
+        self.text = shift.drop(self.text, count)
 
-    def is_full(self, sequence: CacheSequence) -> bool:
-        return len(sequence) >= self.cache.room(sequence)
-
-    def is_over(self, sequence: CacheSequence) -> bool:
-        """Whether it has stopped, or n_predict tokens are out, or the context has no room for the last one."""
-        spent = 0 <= self.n_predict <= len(self.ids)
-        if self.finish_reason is None and (spent or (self.ids and self.is_stuck(sequence))):
+    def take(self, logits: NDArray[np.float32]) -> str:
+        """Choose the next token: the text that can be shown now."""
+        now = time.perf_counter()
+        if not self.ids:
+            self.timings.prompt_seconds = now - self.started
+            self.prompted()
+            self.started = time.perf_counter()
+            if self.n_predict == 0:
+                self.finish_reason = "length"
+                return ""
+        token = self.sampler.sample(logits[: self.sampler.vocab_size])  # those of rows that have a token
+        self.sampler.accept(token)
+        self.ids.append(token)
+        self.text.append(token)
+        self.timings.tokens += 1
+        self.timings.seconds = time.perf_counter() - self.started
+        if token in self.ends:
+            self.finish_reason = "stop"
+            return ""
+        shown = self.show(self.decoder.push(token))
+        if self.finish_reason is None and 0 <= self.n_predict <= len(self.ids):
             self.finish_reason = "length"
-        return self.finish_reason is not None
+        return shown
 
-    def is_stuck(self, sequence: CacheSequence) -> bool:
-        """Whether there is no room, and none can be made."""
-        can_shift = self.shift is not None and self.shift.half(len(sequence)) > 0
-        return self.is_full(sequence) and not (can_shift and self.cache.states.can_step(sequence.states))
-
-    def show(self, piece: str) -> Iterator[str]:
+    def show(self, piece: str) -> str:
         text, stopped = self.stops.push(piece)
         if stopped:
             self.finish_reason = "stop"
-        if text:
-            yield text
+        return text
+
+    def rest(self) -> str:
+        """What was held back, when no token is wanted any more."""
+        return self.show(self.decoder.finish()) + self.stops.finish()
+
+
+def alone(writer: Writer, step: Step, given: CacheSequence | None) -> Generator[str, None, None]:
+    """Drive one writer: with a sequence of its own, or with one that is given and stays open."""
+    sequence = writer.cache.open() if given is None else given
+    try:
+        writer.begin(sequence)
+        while ids := writer.wanted(sequence):
+            if piece := writer.take(step(sequence, ids)):
+                yield piece
+        if rest := writer.rest():
+            yield rest
+    finally:
+        if given is None:
+            writer.cache.close(sequence)
 
 
 class Generation(Iterator[str]):
@@ -181,9 +211,9 @@ class Generation(Iterator[str]):
     Whoever drops it early gives its room in the cache back.
     """
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, step: Step, sequence: CacheSequence | None = None) -> None:
         # The loop knows the writer and not this object: no cycle keeps it alive.
-        self.writer, self.pieces = writer, writer.run()
+        self.writer, self.pieces = writer, alone(writer, step, sequence)
 
     def __next__(self) -> str:
         return next(self.pieces)

@@ -57,6 +57,7 @@ class Saving(Steps):
             "page": str(kv.page),
             "states": ", ".join(f"{name} {list(shape)}" for name, shape in kv.states.items()),
             "byteorder": sys.byteorder,
+            **({"values in keys": str(sorted(kv.shared))} if kv.shared else {}),
         }
 
 

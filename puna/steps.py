@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,25 @@ from puna.graph import Graph
 from puna.models import ModelConfig
 from puna.planning import Prepared
 
-__all__ = ["Steps", "check_gives", "check_ids", "check_rows", "check_whole"]
+__all__ = ["Steps", "check_gives", "check_ids", "check_rows", "check_whole", "more_room"]
+
+
+Parts = Sequence[tuple[CacheSequence, Sequence[int]]]
+# What an encoder-decoder does not give, and why.
+ANSWERS: Mapping[str, str] = {
+    "logits": "the model encodes a text and answers it: it has logits for the answer, and none for the text",
+    "shifts": "the model encodes a text as a whole: no part of it can be dropped when the context is full",
+}
 
 
 def check_gives(config: ModelConfig, what: str) -> None:
-    """Raises RequestError where a model as it is loaded does not give "logits", "text" or "embeddings"."""
+    """Raises RequestError where a model as it is loaded does not give "logits", "text", "shifts" or "embeddings"."""
     embeds = config.pooling is not None
     if what == "embeddings":
         if not embeds:
+            if config.start is not None:
+                what, fix = "an encoder-decoder gives no embeddings", "convert its encoder alone"
+                raise RequestError(what, where=config.architecture, fix=fix)
             raise RequestError(
                 "the model is loaded to give logits", where="embed", fix='load it with pooling="auto"'
             )
@@ -35,17 +46,30 @@ def check_gives(config: ModelConfig, what: str) -> None:
     elif what == "text" and not config.causal:
         told = "its tokens see those after them: it fills texts in, and does not continue them"
         raise RequestError(told, where=config.architecture, fix="use another model, or logits()")
+    elif what in ANSWERS and config.start is not None:
+        raise RequestError(ANSWERS[what], where=config.architecture, fix="generate an answer to a text")
 
 
-def check_whole(count: int, most: int) -> None:
-    """Raises RequestError for a text that one step does not hold, where it must."""
+def check_whole(count: int, most: int, n_ctx: int) -> None:
+    """Raises RequestError for a text that one step does not hold, where it must. most: n_batch, and n_ctx at most."""
     if count > most:
         what = f"{count} tokens that all see each other take one step, and a step has {most} at most"
-        raise RequestError(what, fix="give a shorter text, or raise n_batch (-b)")
+        larger = "n_batch (-b)" if count <= n_ctx else "both n_batch (-b) and n_ctx (-c)"
+        raise RequestError(what, fix=f"give a shorter text, or raise {larger} to {count} or more")
 
 
-def check_ids(ids: Iterable[Any], n_vocab: int, n_ctx: int) -> list[int]:
-    """Ids as a list. Raises RequestError for one that is not in the vocabulary, or for more than the context holds."""
+def more_room(count: int, positions: int | None) -> str:
+    """What to do where so many tokens do not fit the context. positions: that the model knows, None for any."""
+    if positions is None or count <= positions:
+        return "raise n_ctx (-c)"
+    return f"give less: the model knows {positions} positions"
+
+
+def check_ids(ids: Iterable[Any], n_vocab: int, n_ctx: int, positions: int | None = None) -> list[int]:
+    """Ids as a list. Raises RequestError for one that is not in the vocabulary, or for more than the context holds.
+
+    positions: most that the model knows.
+    """
     try:
         checked = [operator.index(i) for i in ids]
     except TypeError:
@@ -54,7 +78,8 @@ def check_ids(ids: Iterable[Any], n_vocab: int, n_ctx: int) -> list[int]:
     if wrong is not None:
         raise RequestError(f"token id {wrong} is not in the vocabulary of {n_vocab}")
     if len(checked) > n_ctx:
-        raise RequestError(f"{len(checked)} tokens do not fit the context of {n_ctx}", fix="raise n_ctx (-c)")
+        what = f"{len(checked)} tokens do not fit the context of {n_ctx}"
+        raise RequestError(what, fix=more_room(len(checked), positions))
     return checked
 
 
@@ -68,12 +93,32 @@ def check_rows(rows: Sequence[int], count: int, out: NDArray[np.float32], n_voca
         raise RequestError(what, where="out")
 
 
+def to_encode(sequence: CacheSequence, ids: Sequence[int], most: int, n_ctx: int) -> int:
+    """How many of the ids that an encoder-decoder's sequence gets are to be encoded.
+
+    Raises RequestError where it holds no text to answer, and for one that comes in pieces, or is too long.
+    """
+    held, border = len(sequence), sequence.border
+    if not border:
+        what = "the model answers a text that it has encoded, and the sequence holds none"
+        raise RequestError(what, fix="encode one first, or generate an answer")
+    if held >= border:
+        return 0
+    if held or len(ids) < border:
+        raise RequestError(
+            "a text is encoded as a whole", fix="use a new sequence, and encode the text first"
+        )
+    check_whole(border, most, n_ctx)
+    return border
+
+
 class Steps:
     """The program of a model with its cache. Threads that share it take turns.
 
     config: hyper-parameters.  about: the backend's description.  plan: the kernel calls of a step.
     memory: bytes of the regions "weights", "compute", "kv" and "scratch".
     n_ctx: positions.  n_vocab: ids.  width: values that a token gets, logits or what it is embedded as.
+    positions: most that the model knows, None for any.
     """
 
     def __init__(self, prepared: Prepared, program: object) -> None:
@@ -81,15 +126,31 @@ class Steps:
         self.backend, self.program, self.plan = prepared.backend, program, prepared.steps
         self.cache, self.lock = KVCache(self.plan.kv, prepared.n_ctx), threading.Lock()
         self.n_ctx, self.n_vocab, self.width = prepared.n_ctx, *sizes(self.plan.graph)
+        self.positions = rows_of(self.plan.graph, "positions")
 
     def step(self, sequence: CacheSequence, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append ids to a sequence: the logits after the last, float32 [vocabulary]."""
         row: NDArray[np.float32] = np.empty((1, self.n_vocab), np.float32)
+        if len(sequence) < sequence.border:
+            self.run(sequence, ids[: sequence.border], [], row[:0])
+            ids = ids[sequence.border :]
         for start in range(0, len(ids), self.plan.tokens):
             part = ids[start : start + self.plan.tokens]
             last = start + len(part) == len(ids)
             self.run(sequence, part, [len(part) - 1] if last else [], row if last else row[:0])
         return row.reshape(-1)
+
+    def encode(self, sequence: CacheSequence, ids: Sequence[int]) -> None:
+        """Encode a whole text into an empty sequence; what is computed next answers it.
+
+        Raises RequestError for ids that cannot be, or are more than a step holds, and without a decoder.
+        """
+        if self.config.start is None:
+            raise RequestError(
+                "the model does not encode texts to answer them", where=self.config.architecture
+            )
+        sequence.border = len(ids)
+        self.run(sequence, ids, [], np.empty((0, self.width), np.float32))
 
     def run(
         self, sequence: CacheSequence, ids: Sequence[int], rows: Sequence[int], out: NDArray[np.float32]
@@ -99,7 +160,8 @@ class Steps:
         When it fails, the sequence holds what it held before. Raises RequestError for ids, rows or an `out` that
         cannot be.
         """
-        self.compute([(sequence, check_ids(ids, self.n_vocab, self.n_ctx))], rows, out)
+        checked = check_ids(ids, self.n_vocab, self.n_ctx, self.positions)
+        self.compute([(sequence, checked)], rows, out)
 
     def compute(
         self,
@@ -107,7 +169,10 @@ class Steps:
         rows: Sequence[int],
         out: NDArray[np.float32],
     ) -> None:
-        """As `run`, a step of several sequences, whose ids are checked."""
+        """As `run`, a step of several sequences, whose ids are checked.
+
+        A text for an encoder (`Sequence.border`) comes as a whole, and gets a step of its own before.
+        """
         check_rows(rows, sum(len(ids) for _, ids in parts), out, self.width)
         with self.lock:
             before = [len(sequence) for sequence, _ in parts]
@@ -116,15 +181,41 @@ class Steps:
                     "tokens that see each other both ways take one step", fix="use a new sequence"
                 )
             try:
-                self.backend.run(self.program, self.cache.append(*parts, outputs=rows), out)
+                parts, rows = self.encoded(parts, rows)
+                batch = self.cache.append(*parts, outputs=rows)
+                if len(batch.tokens):
+                    self.backend.run(self.program, batch, out)
             except BaseException:
                 for (sequence, _), length in zip(parts, before, strict=True):
                     self.cache.undo(sequence, length)
                 raise
 
+    def encoded(self, parts: Parts, rows: Sequence[int]) -> tuple[Parts, Sequence[int]]:
+        """Encode what is to be: the parts that are left, and their rows."""
+        if self.config.start is None:
+            return parts, rows
+        counts = [to_encode(sequence, ids, self.plan.tokens, self.n_ctx) for sequence, ids in parts]
+        for (sequence, ids), count in zip(parts, counts, strict=True):
+            if count:
+                batch = self.cache.append((sequence, ids[:count]), outputs=[], encodes=True)
+                self.backend.run(self.program, batch, np.empty((0, self.width), np.float32))
+        left = [(sequence, ids[count:]) for (sequence, ids), count in zip(parts, counts, strict=True)]
+        decoded = [np.arange(len(ids)) >= count for (_, ids), count in zip(parts, counts, strict=True)]
+        kept = np.concatenate(decoded)
+        if not kept[list(rows)].all():
+            raise RequestError(
+                "an encoded text has no logits", where="rows", fix="ask for those of its answer"
+            )
+        return left, (np.cumsum(kept) - 1)[list(rows)].tolist()
+
 
 def sizes(graph: Graph) -> tuple[int, int]:
     """Ids that a graph embeds, and values that it gives for each."""
     width = int(graph.output.type.shape[1])
-    table = next((n.inputs[0] for n in graph.nodes if n.op == "embed" and n.inputs[1].op == "tokens"), None)
-    return width if table is None else int(table.type.shape[0]), width
+    return rows_of(graph, "tokens") or width, width
+
+
+def rows_of(graph: Graph, what: str) -> int | None:
+    """Rows of the table that "tokens", or "positions", are looked up in; None without one."""
+    tables = (n.inputs[0] for n in graph.nodes if n.op == "embed" and n.inputs[1].op == what)
+    return next((int(table.type.shape[0]) for table in tables), None)

@@ -41,7 +41,9 @@ NORMS = {
         "post_attention_norm",
         "post_ffw_norm",
     ),
+    "lfm2": ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"),
 }
+TAPS = 3  # of lfm2's convolution
 
 
 def write_tiny(
@@ -58,7 +60,8 @@ def write_tiny(
 ) -> Path:
     """Write a model and return its path.
 
-    architecture: llama, qwen2, qwen3 or gemma3.  vocab: about 300 tokens; "none" leaves the tokenizer out.
+    architecture: llama, qwen2, qwen3, gemma3 (with a window) or lfm2 (whose first layer has a state).
+    vocab: about 300 tokens; "none" leaves the tokenizer out.
     quant: of the matrices; the width is 64, or one block of the type where that is more.
     n_ctx: context length that it says it was trained on.
     follow: token text -> text of the token that it makes certain to come next, whatever came before.
@@ -99,6 +102,8 @@ def model_keys(architecture: str, width: int, n_ctx: int) -> dict[str, Any]:
     }
     if architecture == "gemma3":
         keys["attention.sliding_window"] = u32(32)
+    if architecture == "lfm2":
+        keys["shortconv.l_cache"] = u32(TAPS)
     return {
         "general.architecture": architecture,
         "general.name": f"tiny {architecture}",
@@ -171,16 +176,23 @@ def make_tensors(
     yield "token_embd.weight", embedding
     for layer in range(LAYERS):
         prefix = f"blk.{layer}."
-        for norm in NORMS[architecture]:
+        is_conv = architecture == "lfm2" and layer == 0
+        for norm in NORMS[architecture][: 2 if is_conv else None]:
             count = size if norm in {"attn_q_norm", "attn_k_norm"} else width
             yield f"{prefix}{norm}.weight", (1 + 0.1 * random.standard_normal(count)).astype(np.float32)
-        yield f"{prefix}attn_q.weight", matrix(HEADS * size, width)
-        for name in ("attn_k", "attn_v"):
-            yield f"{prefix}{name}.weight", matrix(HEADS_KV * size, width)
+        if is_conv:
+            yield f"{prefix}shortconv.in_proj.weight", matrix(3 * width, width)
+            yield f"{prefix}shortconv.conv.weight", matrix(width, TAPS)
+            yield f"{prefix}shortconv.out_proj.weight", matrix(width, width, added)
+        else:
+            yield f"{prefix}attn_q.weight", matrix(HEADS * size, width)
+            for name in ("attn_k", "attn_v"):
+                yield f"{prefix}{name}.weight", matrix(HEADS_KV * size, width)
         if architecture == "qwen2":
             for name, heads in (("attn_q", HEADS), ("attn_k", HEADS_KV), ("attn_v", HEADS_KV)):
                 yield f"{prefix}{name}.bias", (0.1 * random.standard_normal(heads * size)).astype(np.float32)
-        yield f"{prefix}attn_output.weight", matrix(width, HEADS * size, added)
+        if not is_conv:
+            yield f"{prefix}attn_output.weight", matrix(width, HEADS * size, added)
         yield f"{prefix}ffn_gate.weight", matrix(n_ff, width)
         yield f"{prefix}ffn_up.weight", matrix(n_ff, width)
         yield f"{prefix}ffn_down.weight", matrix(width, n_ff, added)

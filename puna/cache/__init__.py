@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from puna.cache.kv import KVCache, Sequence
+from puna.cache.kv import KVCache, NoRoomError, Sequence
 
-__all__ = ["KVCache", "Sequence"]
+__all__ = ["KVCache", "NoRoomError", "Sequence"]

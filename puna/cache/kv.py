@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 import numpy as np
 
-from puna.cache.pages import Pool
+from puna.cache.pages import Pool, page_keys
 from puna.cache.states import EMPTY, Held, States
 from puna.errors import RequestError
 from puna.plan import Batch, KVLayout, Span
 
-__all__ = ["KVCache", "Reuse", "Sequence"]
+__all__ = ["KVCache", "NoRoomError", "Reuse", "Sequence"]
 
 GONE = -1  # in a page table: a page that no layer of the group looks at any more
+
+
+class NoRoomError(RequestError):
+    """Pages, or slots for states, that a step needs are held by other sequences."""
 
 
 class Sequence:
     """One text in the cache: the ids it holds so far, and for each group of layers the pages that hold them.
 
     keys: of each full page, standing for its tokens and all before them.  states: the slots of its state.
+    border: how many of its first ids are, or are to be, encoded, as a whole; the others are an answer to them.
     """
 
     def __init__(self, groups: int = 1, states: Held | None = None) -> None:
@@ -31,6 +35,7 @@ class Sequence:
         self.tokens: list[int] = []
         self.pages: list[list[int]] = [[] for _ in range(groups)]
         self.keys: list[bytes] = []
+        self.border = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -87,6 +92,7 @@ class KVCache:
             self.refuse_closed(sequence)
             other = self.open()
             other.tokens, other.keys = list(sequence.tokens), list(sequence.keys)
+            other.border = sequence.border
             self.states.move(other.states, sequence.states.now)
             for pool, pages, target in zip(self.pools, sequence.pages, other.pages, strict=True):
                 for page in pages:
@@ -102,6 +108,8 @@ class KVCache:
         """
         if len(sequence):
             raise RequestError(f"the sequence holds {len(sequence)} tokens already", fix="use an empty one")
+        if self.layout.encoded:
+            return Reuse(0, "a text is encoded as a whole")
         with self.lock:
             keys = page_keys(tokens, (max(0, len(tokens) - 1)) // self.layout.page, self.layout.page)
             full = [
@@ -157,29 +165,65 @@ class KVCache:
         slots = not self.states.used or len(lengths) <= self.states.pool.room
         return slots and max(lengths, default=0) <= self.n_ctx and all(p.room >= pages for p in self.pools)
 
-    def room(self, sequence: Sequence | None = None) -> int:
-        """Most tokens that a sequence, or a new one, could hold with all others as they are."""
-        held, states = (0, None) if sequence is None else (len(sequence), sequence.states)
-        if not self.states.can_step(states):
-            return held
-        own = self.pages_for(held)
-        # The pages of a window go round: what it looks back to is all that it needs.
-        rooms = [
-            self.n_ctx if group.window and (own or pool.room) else (own + pool.room) * self.layout.page
-            for pool, group in zip(self.pools, self.layout.groups, strict=True)
-        ]
-        return min([self.n_ctx, *rooms])
+    def room(self, sequence: Sequence | None = None, others: Collection[Sequence] = ()) -> int:
+        """Most tokens that a sequence, or a new one, could hold with all others as they are, but for `others`.
+
+        Those would make way for it.
+        """
+        held, others = 0 if sequence is None else len(sequence), [s for s in others if s is not sequence]
+        with self.lock:
+            if not self.can_step(sequence, others):
+                return held
+            own, most = self.pages_for(held), self.n_ctx
+            for n, (pool, group) in enumerate(zip(self.pools, self.layout.groups, strict=True)):
+                left = pool.room + pool.freed(page for s in others for page in s.pages[n] if page != GONE)
+                # The pages of a window go round: what it looks back to is all that it needs.
+                if not (group.window and own + left):
+                    most = min(most, (own + left) * self.layout.page)
+            return most
+
+    def can_step(self, sequence: Sequence | None, others: Collection[Sequence] = ()) -> bool:
+        """Whether there is a slot for the state after one more step, or would be with `others` gone."""
+        states = [s.states for s in others if s is not sequence]
+        return self.states.can_step(None if sequence is None else sequence.states, states)
+
+    def can_grow(self, goals: Mapping[Sequence, int], step: int) -> bool:
+        """Whether sequences could all grow to these lengths with all others as they are.
+
+        step: most tokens of a step. What they hold must have been computed.
+        """
+        with self.lock:
+            for sequence in goals:
+                self.learn(sequence)
+                self.drop(sequence)
+            for n, (pool, group) in enumerate(zip(self.pools, self.layout.groups, strict=True)):
+                wants = self.pages_for(step) if group.window else 0  # before others can go
+                for sequence, length in goals.items():
+                    most, pages = self.pages_for(length), sequence.pages[n]
+                    most = min(most, self.pages_for(group.window) + 1) if group.window else most
+                    own = sum(page != GONE for page in pages) - self.is_split(pool, sequence, pages)
+                    wants += max(0, most - own)
+                if wants > pool.room:
+                    return False
+            return sum(self.states.wants(s.states) for s in goals) <= self.states.pool.room
+
+    @property
+    def rooms(self) -> list[int]:
+        """Pages of each group of layers, then slots for states, that could be taken now."""
+        return [pool.room for pool in (*self.pools, self.states.pool)]
 
     def truncate(self, sequence: Sequence, length: int) -> int:
         """Forget what a sequence holds from position `length` on. Gives the length that is left.
 
         It is less where a layer's window looks back to what the cache no longer has, then nothing is left; or where no
-        state is kept, then what is left are the pages up to the last that is.
+        state is kept, then what is left are the pages up to the last that is; or of a text that is encoded as a whole,
+        which goes as a whole.
         """
         if not 0 <= length <= len(sequence):
             raise RequestError(f"cannot truncate a sequence of {len(sequence)} tokens to {length}")
         with self.lock:
             self.learn(sequence)
+            length = 0 if length < sequence.border else length
             if length < len(sequence):
                 length, state = next(
                     (n, state) for n, state in self.stops(sequence, length) if self.regain(sequence, n)
@@ -230,10 +274,13 @@ class KVCache:
             pages[place] = page
         return True
 
-    def append(self, *parts: tuple[Sequence, Tokens[int]], outputs: Tokens[int]) -> Batch:
+    def append(
+        self, *parts: tuple[Sequence, Tokens[int]], outputs: Tokens[int], encodes: bool = False
+    ) -> Batch:
         """Make room for the next tokens of one or more sequences: the batch that computes them.
 
         outputs: rows of the batch whose logits are wanted. What the sequences hold already must have been computed.
+        encodes: these are whole texts for an encoder, of empty sequences.
         Raises RequestError, and changes nothing, when they do not fit or a sequence is closed.
         """
         with self.lock:
@@ -243,12 +290,14 @@ class KVCache:
                 self.learn(sequence)
                 self.drop(sequence)
             self.refuse(parts)
-            return self.extend(parts, outputs)
+            return self.extend(parts, outputs, encodes)
 
     def learn(self, sequence: Sequence) -> None:
         """Make the full pages of a sequence known, and its state at the last border of pages."""
         page, first = self.layout.page, len(sequence.keys)
-        sequence.keys += page_keys(sequence.tokens, len(sequence) // page, page, sequence.keys)
+        sequence.keys += page_keys(
+            sequence.tokens, len(sequence) // page, page, sequence.keys, sequence.border
+        )
         for pool, pages in zip(self.pools, sequence.pages, strict=True):
             for place in range(first, len(sequence.keys)):
                 pool.learn(pages[place], sequence.keys[place])
@@ -263,7 +312,9 @@ class KVCache:
                 pages[place] = GONE
                 place -= 1
 
-    def extend(self, parts: Tokens[tuple[Sequence, Tokens[int]]], outputs: Tokens[int]) -> Batch:
+    def extend(
+        self, parts: Tokens[tuple[Sequence, Tokens[int]]], outputs: Tokens[int], encodes: bool
+    ) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
         spans = []
@@ -281,11 +332,11 @@ class KVCache:
             spare = max(0, self.states.pool.room - left)
             segments = self.states.advance(sequence.states, len(tokens), past, len(new), spare)
             left -= len(new) > 0
-            spans.append(Span(len(tokens), len(new), past, tables, segments))
+            spans.append(Span(len(tokens), len(new), past, tables, segments, sequence.border))
             tokens.extend(new)
             positions.extend(range(past, past + len(new)))
         ids, places, rows = (np.array(part, np.int32) for part in (tokens, positions, outputs))
-        return Batch(ids, places, tuple(spans), rows, tuple(copies))
+        return Batch(ids, places, tuple(spans), rows, tuple(copies), encodes)
 
     def own_last(self, sequence: Sequence) -> list[tuple[int, int, int]]:
         """Make the page that a sequence goes on within its own: (group, from, to) of what must be copied for that."""
@@ -312,28 +363,22 @@ class KVCache:
                 raise RequestError(what, fix="raise n_ctx (-c)")
         if self.states.used and sum(len(new) > 0 for _, new in parts) > self.states.pool.room:
             what = f"there are slots for {self.states.pool.count - 1} states, and sequences hold them all"
-            raise RequestError(what, fix="raise parallel (-np), or close a sequence")
+            raise NoRoomError(what, fix="raise parallel (-np), or close a sequence")
         for n, pool in enumerate(self.pools):
             need = sum(self.need(pool, sequence, sequence.pages[n], len(new)) for sequence, new in parts)
             if need > pool.room:
                 more, room = sum(len(new) for _, new in parts), pool.room * self.layout.page
                 what = f"{more} more tokens do not fit: the cache has room for {room} beside what its sequences hold"
-                raise RequestError(what, fix="raise n_ctx (-c), or close a sequence")
+                raise NoRoomError(what, fix="raise n_ctx (-c), or close a sequence")
 
     def need(self, pool: Pool, sequence: Sequence, pages: list[int], more: int) -> int:
         """Pages to take for `more` tokens."""
-        copied = more > 0 and len(sequence) % self.layout.page > 0 and pool.is_shared(pages[-1])
+        copied = more > 0 and self.is_split(pool, sequence, pages)
         return self.pages_for(len(sequence) + more) - len(pages) + copied
+
+    def is_split(self, pool: Pool, sequence: Sequence, pages: list[int]) -> bool:
+        """Whether who goes on within the last page gets a copy of it."""
+        return len(sequence) % self.layout.page > 0 and pool.is_shared(pages[-1])
 
     def pages_for(self, length: int) -> int:
         return -(-length // self.layout.page)
-
-
-def page_keys(tokens: Tokens[int], pages: int, page: int, known: Tokens[bytes] = ()) -> list[bytes]:
-    """Keys of the first `pages` pages of a text that are not among the `known` first ones."""
-    keys, before = [], known[-1] if known else b""
-    for place in range(len(known), pages):
-        part = np.array(tokens[place * page : (place + 1) * page], np.int32)
-        before = hashlib.blake2b(before + part.tobytes(), digest_size=16).digest()
-        keys.append(before)
-    return keys

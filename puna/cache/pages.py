@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 
-__all__ = ["Pool"]
+import numpy as np
+
+__all__ = ["Pool", "page_keys"]
 
 
 class Pool:
@@ -53,6 +57,10 @@ class Pool:
         else:
             self.idle[page] = None
 
+    def freed(self, pages: Iterable[int]) -> int:
+        """How many of these pages, each listed once for each sequence that has it, nobody else holds."""
+        return sum(self.holders[page] == count for page, count in Counter(pages).items())
+
     def is_shared(self, page: int) -> bool:
         return self.holders[page] > 1
 
@@ -71,3 +79,19 @@ class Pool:
     def find(self, key: bytes) -> int | None:
         """The page with this content."""
         return self.known.get(key)
+
+
+def page_keys(
+    tokens: Sequence[int], pages: int, page: int, known: Sequence[bytes] = (), border: int = 0
+) -> list[bytes]:
+    """Keys of the first `pages` pages of a text that are not among the `known` first ones.
+
+    border: how many of its tokens were encoded as a whole, so that each page depends on all of them.
+    """
+    whole = np.array(tokens[:border], np.int32).tobytes()
+    keys, before = [], known[-1] if known else whole
+    for place in range(len(known), pages):
+        part = np.array(tokens[place * page : (place + 1) * page], np.int32)
+        before = hashlib.blake2b(before + part.tobytes(), digest_size=16).digest()
+        keys.append(before)
+    return keys

@@ -8,7 +8,8 @@
 
 The header is JSON: `facts`, which must be those of the model that takes the sequence up; `tokens`, how many there are;
 `first`, for each group the first page that is held, up to the last; `border`, the page border whose state is there, or
-0. Numbers are little-endian; pages and states are as they lie in the backend's memory.
+0; `text`, how many of the tokens an encoder read. Numbers are little-endian; pages and states are as they lie in the
+backend's memory.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.backends.base import Memory
-from puna.cache.kv import GONE, KVCache, Sequence, page_keys
+from puna.cache.kv import GONE, KVCache, Sequence
+from puna.cache.pages import page_keys
 from puna.cache.states import EMPTY
 from puna.errors import FormatError, RequestError
+from puna.gguf.output import clear_left, free_target, replacing
 from puna.gguf.source import open_file, unreadable
-from puna.gguf.writer import replacing
 from puna.plan import KVLayout
 
-__all__ = ["Facts", "restore", "save"]
+__all__ = ["Facts", "check", "nbytes", "read", "restore", "save", "write"]
 
 Facts = Mapping[str, str]
 Tables = list[list[int]]
@@ -76,6 +78,7 @@ class Header:
     tokens: int
     first: list[int]
     border: int
+    text: int = 0
 
     @property
     def slots(self) -> int:
@@ -85,7 +88,7 @@ class Header:
     def data_bytes(self, layout: KVLayout) -> int:
         """Bytes of tokens, pages and states."""
         pages = sum(
-            (self.pages(layout) - first) * layout.page * sum(layout.row_bytes(layer))
+            (self.pages(layout) - first) * layout.page_bytes(layer)
             for first, group in zip(self.first, layout.groups, strict=True)
             for layer in group.layers
         )
@@ -99,12 +102,15 @@ class Header:
 
     def fault(self, layout: KVLayout) -> str | None:
         """What cannot be, as far as `layout` tells."""
-        numbers = [self.tokens, self.border, *self.first] if isinstance(self.first, list) else [None]
+        is_list = isinstance(self.first, list)
+        numbers = [self.tokens, self.border, self.text, *self.first] if is_list else [None]
         if not all(type(n) is int and n >= 0 for n in numbers):
             return "its header has something else where numbers belong"
         needed = [group.first(self.tokens) // layout.page for group in layout.groups]
         if len(self.first) != len(needed) or any(map(gt, self.first, needed)):
             return "pages that are looked back to are not there"
+        if not layout.encoded * bool(self.tokens) <= self.text <= layout.encoded * self.tokens:
+            return f"{self.text} of its {self.tokens} tokens cannot be an encoded text"
         if self.border and not (layout.states and self.border * layout.page < self.tokens):
             return f"there is no state at the border of {self.border} pages"
         return None
@@ -113,33 +119,42 @@ class Header:
 def save(path: Path, facts: Facts, cache: KVCache, sequence: Sequence, memory: Memory) -> None:
     """Write a sequence whose steps are all computed; `path` never has half a file.
 
+    What a process that was killed left of such a file goes.
     Raises RequestError for a sequence that is closed, and where the file cannot be written.
     """
+    clear_left(free_target(path))
+    with replacing(path, nbytes(cache, sequence)) as file:
+        write(file, str(path), facts, cache, sequence, memory)
+
+
+def write(
+    file: BinaryIO, where: str, facts: Facts, cache: KVCache, sequence: Sequence, memory: Memory
+) -> None:
+    """Write a sequence to an open file. Raises RequestError for one that is closed, and OSError."""
     with cache.lock:
-        cache.refuse_closed(sequence)
-        cache.learn(sequence)
+        header, slots = header_of(facts, cache, sequence)
         tokens, tables = list(sequence.tokens), [list(pages) for pages in sequence.pages]
-        border, slots = states_of(cache, sequence)
-    first = [pages.count(GONE) for pages in tables]
-    header = Header(facts, len(tokens), first, border)
-    with replacing(target(path)) as file:
-        pipe, encoded = Pipe(file, str(path)), header.encoded()
-        pipe.write(FRONT.pack(MAGIC, VERSION, len(encoded)) + encoded + np.array(tokens, "<i4").tobytes())
-        held = [pages[count:] for pages, count in zip(tables, first, strict=True)]
-        for piece in pieces(cache.layout, memory, held, slots):
-            pipe.write(np.ascontiguousarray(piece).data)
-        file.write(pipe.sum.digest())
+    pipe, encoded = Pipe(file, where), header.encoded()
+    pipe.write(FRONT.pack(MAGIC, VERSION, len(encoded)) + encoded + np.array(tokens, "<i4").tobytes())
+    held = [pages[count:] for pages, count in zip(tables, header.first, strict=True)]
+    for piece in pieces(cache.layout, memory, held, slots):
+        pipe.write(np.ascontiguousarray(piece).data)
+    file.write(pipe.sum.digest())
 
 
-def target(path: Path) -> Path:
-    """The path to write to, links followed. Raises RequestError where it is of something else than a file."""
-    try:
-        path = path.resolve()
-        if path.exists() and not path.is_file():
-            raise RequestError("this is no file", where=str(path), fix="name a file to write")
-    except (OSError, RuntimeError) as error:  # a loop of links
-        raise RequestError(f"this is no path of a file: {error}", where=str(path)) from None
-    return path
+def header_of(facts: Facts, cache: KVCache, sequence: Sequence) -> tuple[Header, list[int]]:
+    """What a file would say of a sequence, and the slots whose states it would have."""
+    cache.refuse_closed(sequence)
+    cache.learn(sequence)
+    border, slots = states_of(cache, sequence)
+    text = sequence.border if len(sequence) else 0
+    return Header(facts, len(sequence), [pages.count(GONE) for pages in sequence.pages], border, text), slots
+
+
+def nbytes(cache: KVCache, sequence: Sequence) -> int:
+    """Bytes of the tokens, pages and states that a file would have of a sequence."""
+    with cache.lock:
+        return header_of({}, cache, sequence)[0].data_bytes(cache.layout)
 
 
 def states_of(cache: KVCache, sequence: Sequence) -> tuple[int, list[int]]:
@@ -178,21 +193,28 @@ def restore(path: Path, facts: Facts, cache: KVCache, memory: Memory, n_vocab: i
     Raises FormatError for a damaged file, and RequestError for one of another model or cache, and without room.
     """
     with opened(str(path)) as (file, size):
-        pipe = Pipe(file, str(path))
-        header = read_header(pipe, size, facts, cache.layout)
-        if header.tokens > cache.n_ctx:
-            what = f"its {header.tokens} tokens do not fit the context of {cache.n_ctx}"
-            raise RequestError(what, where=str(path), fix="raise n_ctx (-c)")
-        tokens = np.empty(header.tokens, "<i4")
-        pipe.fill(tokens)
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < n_vocab:
-            raise FormatError("it has ids that no token has", where=str(path), fix=AGAIN)
-        sequence = cache.open()
-        try:
-            Arrival(cache, sequence, header, tokens.tolist()).fill(pipe, memory)
-        except BaseException:
-            cache.close(sequence)
-            raise
+        return read(file, size, str(path), facts, cache, memory, n_vocab)
+
+
+def read(
+    file: BinaryIO, size: int, where: str, facts: Facts, cache: KVCache, memory: Memory, n_vocab: int
+) -> Sequence:
+    """As `restore`, from an open file of `size` bytes. Raises OSError, too."""
+    pipe = Pipe(file, where)
+    header = read_header(pipe, size, facts, cache.layout)
+    if header.tokens > cache.n_ctx:
+        what = f"its {header.tokens} tokens do not fit the context of {cache.n_ctx}"
+        raise RequestError(what, where=where, fix="raise n_ctx (-c)")
+    tokens = np.empty(header.tokens, "<i4")
+    pipe.fill(tokens)
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < n_vocab:
+        raise FormatError("it has ids that no token has", where=where, fix=AGAIN)
+    sequence = cache.open()
+    try:
+        Arrival(cache, sequence, header, tokens.tolist()).fill(pipe, memory)
+    except BaseException:
+        cache.close(sequence)
+        raise
     return sequence
 
 
@@ -209,34 +231,46 @@ def opened(where: str) -> Iterator[tuple[BinaryIO, int]]:
             raise unreadable(error, where) from None
 
 
-def read_header(pipe: Pipe, size: int, facts: Facts, layout: KVLayout) -> Header:
-    """The header, when all that it says fits the model and the file's size."""
+def check(path: Path) -> None:
+    """Raise FormatError for a file that is plainly no saved sequence, before there is a model to take it up."""
+    with opened(str(path)) as (file, size):
+        header_bytes(Pipe(file, str(path)), size)
 
-    def refuse(what: str) -> FormatError:
-        return FormatError(what, where=pipe.where, fix=AGAIN)
 
+def header_bytes(pipe: Pipe, size: int) -> int:
+    """Bytes of the header, from what stands before it."""
     front = pipe.read(min(size, FRONT.size))
     if front[:8] != MAGIC:
         raise FormatError("this is no saved sequence", where=pipe.where, fix="name another file")
     if len(front) < FRONT.size:
-        raise refuse(f"the file ends after {size} bytes")
+        raise refused(pipe, f"the file ends after {size} bytes")
     _, version, length = FRONT.unpack(front)
     if version != VERSION:
-        raise refuse(f"it has the form {version}, and this Puna reads {VERSION}")
+        raise refused(pipe, f"it has the form {version}, and this Puna reads {VERSION}")
     if length > min(MAX_HEADER, size - FRONT.size):
-        raise refuse(f"a header of {length} bytes does not fit the file of {size}")
+        raise refused(pipe, f"a header of {length} bytes does not fit the file of {size}")
+    return int(length)
+
+
+def refused(pipe: Pipe, what: str) -> FormatError:
+    return FormatError(what, where=pipe.where, fix=AGAIN)
+
+
+def read_header(pipe: Pipe, size: int, facts: Facts, layout: KVLayout) -> Header:
+    """The header, when all that it says fits the model and the file's size."""
+    length = header_bytes(pipe, size)
     try:
         found = json.loads(pipe.read(length).decode())
         header = Header(**found)
         saved = dict(header.facts)
     except (ValueError, TypeError, RecursionError):
-        raise refuse("its header cannot be read") from None
+        raise refused(pipe, "its header cannot be read") from None
     refuse_other(saved, facts, pipe.where)
     if fault := header.fault(layout):
-        raise refuse(fault)
+        raise refused(pipe, fault)
     whole = FRONT.size + length + header.data_bytes(layout) + DIGEST
     if size != whole:
-        raise refuse(f"the file has {size} bytes, and {whole} belong to {header.tokens} tokens")
+        raise refused(pipe, f"the file has {size} bytes, and {whole} belong to {header.tokens} tokens")
     return header
 
 
@@ -262,7 +296,7 @@ class Arrival:
     def __init__(self, cache: KVCache, sequence: Sequence, header: Header, tokens: list[int]) -> None:
         self.cache, self.sequence, self.header, self.tokens = cache, sequence, header, tokens
         page = cache.layout.page
-        self.keys = page_keys(tokens, len(tokens) // page, page)
+        self.keys = page_keys(tokens, len(tokens) // page, page, border=header.text)
         self.border: int | None = None  # its slot
 
     def fill(self, pipe: Pipe, memory: Memory) -> None:
@@ -316,7 +350,7 @@ class Arrival:
     def settle(self) -> None:
         """All is there: the sequence holds its tokens, and full pages are known."""
         sequence, cache = self.sequence, self.cache
-        sequence.tokens, sequence.keys = self.tokens, self.keys
+        sequence.tokens, sequence.keys, sequence.border = self.tokens, self.keys, self.header.text
         for pool, pages in zip(cache.pools, sequence.pages, strict=True):
             for page, key in zip(pages, self.keys, strict=False):
                 if page != GONE:

@@ -8,6 +8,7 @@ key of the page, so that a text with the same beginning, or one that is cut back
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Keys
 from dataclasses import dataclass, field
 
@@ -31,6 +32,15 @@ class Held:
     before: int | None = None
     borders: list[tuple[int, int]] = field(default_factory=list)
     fork: int = 0
+
+    @property
+    def slots(self) -> list[int]:
+        """All slots that are held."""
+        return [
+            self.now,
+            *([] if self.before is None else [self.before]),
+            *(slot for _, slot in self.borders),
+        ]
 
 
 class States:
@@ -76,10 +86,15 @@ class States:
         self.pool.release(held.now)
         held.now = slot
 
-    def can_step(self, held: Held | None) -> bool:
-        """Whether there is a slot for one more step."""
+    def can_step(self, held: Held | None, others: Iterable[Held] = ()) -> bool:
+        """Whether there is a slot for one more step, or would be with `others` gone."""
         frees = held is not None and held.before is not None and not self.pool.is_shared(held.before)
-        return not self.used or bool(self.pool.room) or frees
+        freed = self.pool.freed(slot for other in others for slot in other.slots if slot != EMPTY)
+        return not self.used or bool(self.pool.room) or frees or freed > 0
+
+    def wants(self, held: Held) -> int:
+        """Slots that a settled sequence takes beside what it holds: for its state before a step, and after."""
+        return self.used * (2 if held.now == EMPTY else 1)
 
     def advance(self, held: Held, start: int, past: int, count: int, spare: int) -> tuple[Segment, ...]:
         """Slots for a step of `count` rows from row `start` of the batch on, to a settled sequence of `past` tokens.

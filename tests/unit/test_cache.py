@@ -6,11 +6,13 @@ import dataclasses
 import random
 from collections import Counter
 from contextlib import suppress
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cache_accounts import accounts
 
 from puna.backends import base as backends
 from puna.cache import KVCache, Sequence, saved
@@ -250,6 +252,11 @@ def test_slots_run_out_aloud() -> None:
     held(kv, b, [1])
 
 
+def hashes(text: list[int]) -> list[int]:
+    """Of each beginning of a text, the empty one first."""
+    return list(accumulate(text, lambda before, token: hash((before, token)), initial=1))
+
+
 class Memory:
     """What a backend would hold: for each group and page, a hash of the token and the text before it, of each row.
 
@@ -264,58 +271,71 @@ class Memory:
         self.whole = backends.Memory(pages, arrays)
         self.rows = [keys[:, :, 0] for keys, _ in pages.values()]
         self.states = arrays["scan"][:, 0] if arrays else np.zeros(1, np.int64)
-        self.states[EMPTY] = hash(())
+        self.states[EMPTY] = hashes([])[0]
 
     def run(self, batch: Batch, texts: list[list[int]]) -> None:
         for group, source, target in batch.copies:
             self.rows[group][target] = self.rows[group][source]
-        for span, text in zip(batch.spans, texts, strict=True):
+        for span, beginnings in zip(batch.spans, map(hashes, texts), strict=True):
             for group, (pages, pool) in enumerate(zip(span.pages, self.kv.pools, strict=True)):
                 for position in range(span.past, span.length):
                     page = int(pages[position // PAGE])
                     assert pool.holders[page] == 1, "a shared page is written"
                     assert pool.keys[page] is None, "a page that others may find is written"
-                    self.rows[group][page][position % PAGE] = hash(tuple(text[: position + 1]))
-            self.walk(span, text)
+                    self.rows[group][page][position % PAGE] = beginnings[position + 1]
+            self.walk(span, beginnings)
 
-    def walk(self, span: Span, text: list[int]) -> None:
+    def walk(self, span: Span, beginnings: list[int]) -> None:
         """Each segment reads what the one before wrote, and writes a slot that none but its sequence knows."""
         done, pool = span.past, self.kv.states.pool
         for segment in span.segments:
             assert segment.start == span.start + done - span.past
-            assert self.states[segment.source] == hash(tuple(text[:done]))
+            assert self.states[segment.source] == beginnings[done]
             assert pool.holders[segment.target] == 1
             assert pool.keys[segment.target] is None
             done += segment.count
-            self.states[segment.target] = hash(tuple(text[:done]))
+            self.states[segment.target] = beginnings[done]
         assert not self.kv.states.used or done == span.length
 
     def check(self, sequence: Sequence) -> None:
         """All that the next token looks back to is there."""
+        beginnings = hashes(sequence.tokens)
         if self.kv.states.used:
-            assert self.states[sequence.states.now] == hash(tuple(sequence.tokens))
+            assert self.states[sequence.states.now] == beginnings[-1]
         for group, (pages, layers) in enumerate(zip(sequence.pages, self.kv.layout.groups, strict=True)):
             for position in range(layers.first(len(sequence)), len(sequence)):
                 row = self.rows[group][pages[position // PAGE]][position % PAGE]
-                assert row == hash(tuple(sequence.tokens[: position + 1]))
+                assert row == beginnings[position + 1]
 
 
-def accounts(kv: KVCache) -> None:
-    """Every page is free, idle or held, by as many as say so."""
-    for group, pool in enumerate(kv.pools):
-        holders = Counter(page for s in kv.sequences for page in s.pages[group] if page != GONE)
-        assert [holders[page] for page in range(pool.count)] == pool.holders
-        assert sorted([*pool.free, *pool.idle, *holders]) == list(range(pool.count))
-        assert all(pool.keys[page] == key for key, page in pool.known.items())
-    states, pool = [s.states for s in kv.sequences], kv.states.pool
-    holders = Counter([EMPTY, *(held.now for held in states)])
-    holders.update(held.before for held in states if held.before is not None)
-    holders.update(slot for held in states for _, slot in held.borders)
-    assert [holders[slot] for slot in range(pool.count)] == pool.holders
-    assert sorted([*pool.free, *pool.idle, *holders]) == list(range(pool.count))
+ACTIONS = "open append append append truncate shift copy close fail save restore clear"
 
 
-ACTIONS = ["open", "append", "append", "append", "truncate", "copy", "close", "fail", "save", "restore"]
+def make_room(kv: KVCache, rng: random.Random, model: dict[Sequence, list[int]]) -> None:
+    """Close some sequences: another has the room then that was foretold."""
+    others = [s for s in model if rng.random() < 0.3]
+    kept = next((s for s in model if s not in others), None)
+    foretold = kv.room(kept, others), kv.can_step(kept, others)
+    for sequence in others:
+        kv.close(sequence)
+        del model[sequence]
+    assert foretold == (kv.room(kept), kv.can_step(kept))
+
+
+def continued(rng: random.Random, sequence: Sequence, known: list[int]) -> list[int]:
+    """Tokens to append: those of a known text where the sequence is its beginning, or any."""
+    count = rng.randrange(1, 150)
+    is_beginning = known[: len(sequence)] == sequence.tokens and len(known) > len(sequence)
+    return known[len(sequence) :][:count] if is_beginning else [rng.randrange(99) for _ in range(count)]
+
+
+def shifted(kv: KVCache, rng: random.Random, sequence: Sequence) -> list[int]:
+    """Drop tokens out of the middle: what is left of the text before them; the rest of it has to be appended."""
+    first = rng.randint(0, len(sequence))
+    last = rng.randint(first, len(sequence))
+    text = sequence.tokens[:first] + sequence.tokens[last:]
+    left = kv.truncate(sequence, sequence.common_prefix(text))
+    return text[left:]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -327,7 +347,7 @@ def test_random_use(make: type[KVCache], seed: int, tmp_path: Path) -> None:
     memory, model, texts = Memory(kv), dict[Sequence, list[int]](), dict[str, list[int]]()
     beginnings = [[rng.randrange(99) for _ in range(400)] for _ in range(3)]
     for _ in range(600):
-        action = rng.choice(ACTIONS)
+        action = rng.choice(ACTIONS.split())
         sequence = rng.choice(list(model)) if model else None
         if action == "open" and len(model) < 6:
             text = rng.choice(beginnings)[: rng.randrange(1, 400)]
@@ -335,18 +355,19 @@ def test_random_use(make: type[KVCache], seed: int, tmp_path: Path) -> None:
             found = kv.reuse(sequence, text)
             assert found.count <= max(0, len(text) - 1)
             model[sequence] = text[: found.count]
-        elif sequence is not None and action in {"append", "fail"}:
-            known = rng.choice(beginnings)
-            new = (
-                known[len(sequence) :][: rng.randrange(1, 150)]
-                if known[: len(sequence)] == sequence.tokens
-                else []
-            )
-            new = new or [rng.randrange(99) for _ in range(rng.randrange(1, 150))]
+        elif action == "clear" and rng.random() < 0.2:
+            make_room(kv, rng, model)
+        elif sequence is not None and action in {"append", "fail", "shift"}:
+            new = continued(rng, sequence, rng.choice(beginnings))
+            if action == "shift":
+                new = shifted(kv, rng, sequence)
+                model[sequence] = list(sequence.tokens)
+            can_grow = kv.can_grow({sequence: len(sequence) + len(new)}, len(new))
             try:
                 batch = kv.append((sequence, new), outputs=[])
             except RequestError:
                 assert model[sequence] == sequence.tokens
+                assert not can_grow or len(sequence) + len(new) > kv.n_ctx
             else:
                 memory.run(batch, [[*model[sequence], *new]])
                 if action == "fail":

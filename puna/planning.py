@@ -9,16 +9,21 @@ from typing import Any
 
 from puna import backends, plan
 from puna.backends import Backend, Description
+from puna.backends.lock import lock
 from puna.errors import BackendError
 from puna.gguf import GGUFFile
 from puna.graph import Graph
 from puna.models import ModelConfig
+from puna.models.outside import outside
 from puna.models.registry import build
+from puna.models.rows import row_notes
 from puna.quants import by_name
 from puna.settings import Settings
 from puna.units import human
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "prepare", "reserve"]
+
+MOST_RESERVED = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,8 @@ class Prepared:
 
     graph: lowered for the backend.  steps: the kernel calls of a step.  n_ctx: positions of the KV cache.
     memory: bytes of the regions "weights", "compute", "kv" and "scratch".  about: the backend's description.
-    at: the same with another context.
+    at: the same with another context.  as_it_lies: the same with weights read from the mapped file, where they are not.
+    mapped: bytes of the file that steps read where it is mapped.  mlock: whether all is to stay in memory.
     """
 
     config: ModelConfig
@@ -38,6 +44,9 @@ class Prepared:
     memory: Mapping[str, int]
     n_ctx: int
     at: Callable[[int], Prepared]
+    mapped: int = 0
+    mlock: bool = False
+    as_it_lies: Callable[[], Prepared] | None = None
 
     @property
     def total(self) -> int:
@@ -45,26 +54,37 @@ class Prepared:
 
     @property
     def fits(self) -> bool:
-        return self.total <= self.about.free
+        """Mapped parts of the file need no room, unless they are to stay in memory."""
+        return self.total + self.mapped * self.mlock <= self.about.free
+
+    @property
+    def leaves_reserve(self) -> bool:
+        """Whether it fits and leaves what loading and the machine's other programs take meanwhile."""
+        return self.total + self.mapped * self.mlock <= self.about.free - reserve(self.about.free)
 
     def longest(self, most: int) -> int:
-        """The longest context up to `most` that fits, in whole pages where it is less; 0 where none does."""
-        if self.at(most).fits:
-            return most
-        low, high = 0, -(-most // plan.PAGE)  # pages that fit, pages that do not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.at(middle * plan.PAGE).fits else (low, middle)
+        """`most`, if that fits, or the longest context, in whole pages, that leaves a reserve; 0 where none does."""
+        longer, shortest = self.at(most), self.at(plan.PAGE)
+        if longer.fits or not shortest.leaves_reserve:
+            return most if longer.fits else 0
+        low, high = 1, -(-most // plan.PAGE)  # pages that leave it, pages that do not
+        least, most, room = shortest.total, longer.total, ...
         return low * plan.PAGE
+
+    def unpacked(self, most: int) -> int:
+        """The longest context, as `longest`, with weights read from the mapped file; 0 too where they are already."""
+        return self.as_it_lies().longest(most) if self.as_it_lies else 0
 
     def refuse_too_large(self, model: str) -> None:
         """Raise BackendError, with what would fit, where the regions together exceed the free memory."""
         if self.fits:
             return
-        parts = ", ".join(f"{name} {human(count)}" for name, count in self.memory.items())
+        kept = {"mapped file": self.mapped} if self.mapped and self.mlock else {}
+        needed = {**self.memory, **kept}
+        parts = ", ".join(f"{name} {human(count)}" for name, count in needed.items())
         fitting = self.longest(self.n_ctx)
         raise BackendError(
-            f"needs {human(self.total)} of memory ({parts}), {human(self.about.free)} are free",
+            f"needs {human(sum(needed.values()))} of memory ({parts}), {human(self.about.free)} are free",
             where=model,
             fix=f"lower the context (-c) to {fitting} at most" if fitting else "take a smaller model",
         )
@@ -73,6 +93,11 @@ class Prepared:
         """The same, with one more line that a user must see."""
         about = dataclasses.replace(self.about, notes=(*self.about.notes, note))
         return dataclasses.replace(self, about=about)
+
+    def locked(self, weights: object, program: object) -> Prepared:
+        """Lock what was loaded in memory, if it is to stay there; a note says where that is not possible."""
+        note = lock(self.backend.kept(weights, program)) if self.mlock else ""
+        return self.noted(note) if note else self
 
 
 def prepare(
@@ -86,43 +111,69 @@ def prepare(
     cache_type_k: str | None = None,
     cache_type_v: str | None = None,
     mmap: bool = True,
+    mlock: bool = False,
     repack: bool = True,
+    huge_pages: bool = True,
+    mem_align: int | None = None,
     fit: bool = False,
     pooling: str | None = None,
 ) -> Prepared:
     """Plan a model; the options are those of `puna.load`. Reads the header alone.
 
-    Where not all fits and n_ctx is 0, or `fit`, the context is the longest that does, and a note says so.
+    Where not all fits and n_ctx is 0, or `fit`, the context is the longest that does, and a note says so. It leaves a
+    sixteenth of what is free, or 1 GiB where that is less, to what loading and other programs take meanwhile.
     Raises a PunaError for what Puna cannot run and for options that do not exist; not for what does not fit.
     """
     settings = Settings.from_environment()
     threads = plan.thread_count(settings.threads if threads is None else threads)
     name = settings.backend or backend if backend == "auto" else backend
+    storage = backends.Storage(plan.alignment(mem_align), huge_pages)
     most, parallel = plan.positive(n_batch, "n_batch (-b)"), plan.positive(parallel, "parallel (-np)")
 
-    def planned(asked: int | None) -> Prepared:
-        """With a graph for the context that is asked for: some models are others for a longer one."""
+    def planned(asked: int | None, free: int | None = None) -> Prepared:
+        """With a graph for the context that is asked for: some models are others for a longer one.
+
+        free: bytes that are; None reads it anew.
+        """
         graph, config = build(file, lambda trained: plan.context_length(asked, trained), pooling)
-        engine, about, lowered = backends.choose(name, threads, repack, graph)
+        engine, about, lowered = backends.choose(name, threads, repack, graph, storage)
+        notes = *outside().notes(config.architecture), *row_notes(file.metadata, graph, config), *about.notes
+        about = dataclasses.replace(about, notes=notes, free=about.free if free is None else free)
         types = about.kv_type(cache_type_k), about.kv_type(cache_type_v)
         if not by_name(types[0]).is_float:
             lowered = plan.rotate_keys(lowered)
         weights = engine.resident(lowered, mmap)
+        mapped = engine.resident(lowered, False) - weights
+        how: Any = {"scratch": engine.scratch, "row_ops": about.row_ops, "align": storage.align}
 
         def at(n_ctx: int) -> Prepared:
             batch, share = min(most, n_ctx), about.shares_values
             kv = plan.KVLayout.of(lowered, n_ctx, *types, batch=batch, parallel=parallel, share=share)
-            sizes = {"tokens": batch, "rows": batch}
-            steps = plan.make_plan(lowered, **sizes, kv=kv, scratch=engine.scratch, row_ops=about.row_ops)
-            memory = plan.regions(steps, weights)
-            return Prepared(config, lowered, engine, about, steps, memory, n_ctx, at)
+            steps = plan.make_plan(lowered, tokens=batch, rows=batch, kv=kv, **how)
+            memory = plan.regions(steps, weights, engine.tables(steps))
+            return Prepared(config, lowered, engine, about, steps, memory, n_ctx, at, mapped, mlock)
 
-        return at(plan.context_length(asked, config.n_ctx_train))
+        found = at(plan.context_length(asked, config.n_ctx_train))
+        if cache_type_v is None or types[0] == types[1] or not found.steps.kv.shared:
+            return found
+        type_ = types[0].lower()
+        return found.noted(f"values that are parts of keys are in {type_} as these are: -ctv is for others")
 
+    return fitted(planned, n_ctx, fit)
+
+
+def fitted(planned: Callable[..., Prepared], n_ctx: int | None, fit: bool) -> Prepared:
+    """What is asked for, or where that may be less, the longest context that fits."""
     wanted = planned(n_ctx)
     fitting = wanted.longest(wanted.n_ctx) if (fit or n_ctx == 0) and not wanted.fits else 0
     if not fitting:
         return wanted
-    free = human(wanted.about.free)
-    note = f"the context is {fitting}, not {wanted.n_ctx}: the longest that fits into {free}"
-    return planned(fitting).noted(note)
+    free = wanted.about.free
+    room = f"{human(free)}, of which {human(reserve(free))} stay free"
+    note = f"the context is {fitting}, not {wanted.n_ctx}: the longest that fits into {room}"
+    return planned(fitting, free).noted(note)  # read anew, it could be less by now
+
+
+def reserve(free: int) -> int:
+    """Of so many free bytes, those that a context which is made to fit leaves alone."""
+    return min(free // 16, MOST_RESERVED)

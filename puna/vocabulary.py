@@ -60,7 +60,10 @@ class Vocabulary:
 
 
 def build_tokenizer(metadata: Metadata) -> Future[Tokenizer]:
-    """A tokenizer, built on a thread of its own while the weights are brought in."""
+    """A tokenizer, built on a thread of its own while the weights are brought in.
+
+    The interpreter waits for the thread before it ends: native code that is unwound at exit aborts the process.
+    """
     future: Future[Tokenizer] = Future()
 
     def build() -> None:
@@ -69,7 +72,7 @@ def build_tokenizer(metadata: Metadata) -> Future[Tokenizer]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=build, name="puna-tokenizer", daemon=True).start()
+    threading.Thread(target=build, name="puna-tokenizer").start()
     return future
 
 

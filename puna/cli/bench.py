@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from puna.cli import arch_files
 from puna.cli.parser import MOST, Parser, checked, one_of, whole
 from puna.cli.report import Bars, say
 from puna.cli.text import printable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from puna.engine import Model
     from puna.measure import Case, Peaks
     from puna.measure.report import Outcome
+    from puna.planning import Prepared
 
 __all__ = ["build", "run"]
 
@@ -66,6 +68,7 @@ def build(prog: str) -> Parser:
     add_list(model, "-ctv", "--cache-type-v", "TYPE", words, [None], "types of the values in the KV cache")
     add_list(model, "-t", "--threads", "N", whole_list(1), [None], "compute threads")
     add_list(model, None, "--backend", "NAME", words, ["auto"], "what computes: backends by name, or auto")
+    arch_files.add_option(model)
     parser.add_argument(
         "-o",
         "--output",
@@ -153,6 +156,7 @@ def run(prog: str, argv: Sequence[str]) -> int:
     names = [*arguments.name, *arguments.model]
     if not names:
         raise RequestError("no model is named", fix="name one, as in: puna bench smollm2:135m")
+    arch_files.run_files(arguments)
     if arguments.profile:
         refuse_what_a_profile_has_not(parser, arguments)
         return profile(arguments, names)
@@ -161,7 +165,7 @@ def run(prog: str, argv: Sequence[str]) -> int:
         raise RequestError("no test is asked for", fix="give -p, -n or -pg a number above 0")
     from puna.measure.report import FORMATS
 
-    check_all(names, arguments, positions(cases))
+    check_all(names, arguments, positions(cases), any(case.generate or case.depth for case in cases))
     peaks = peaks_here()
     form = FORMATS[arguments.output](columns(arguments), peaks)
     show(form.begin())
@@ -174,10 +178,11 @@ def run(prog: str, argv: Sequence[str]) -> int:
     return 0
 
 
-def check_all(names: Sequence[str], arguments: argparse.Namespace, n_ctx: int) -> None:
+def check_all(names: Sequence[str], arguments: argparse.Namespace, n_ctx: int, goes_on: bool) -> None:
     """Plan all models in all ways to load them, from the files' headers, so that nothing is refused later on.
 
-    Raises PunaError for what cannot be loaded, or not be profiled where that is asked for.
+    goes_on: whether texts are gone on with, as a model whose tokens see those after them cannot.
+    Raises PunaError for what cannot be loaded, or not be run so, or not be profiled where that is asked for.
     """
     from puna import store
     from puna.gguf import GGUFFile
@@ -191,9 +196,20 @@ def check_all(names: Sequence[str], arguments: argparse.Namespace, n_ctx: int) -
         with GGUFFile.open(path) as file:
             for config in configs(arguments):
                 prepared = prepare(file, **config.options(n_ctx))
+                refuse_what_cannot_run(name, prepared, goes_on)
                 prepared.refuse_too_large(name)
                 if arguments.profile:
                     refuse_other_backends(prepared.about.name)
+
+
+def refuse_what_cannot_run(name: str, prepared: Prepared, goes_on: bool) -> None:
+    """Raises RequestError for models that take no text, or none that is gone on with."""
+    if prepared.config.start is not None:
+        what, fix = "bench does not run encoder-decoders", "time its encoder, converted alone"
+        raise RequestError(what, where=name, fix=fix)
+    if goes_on and not prepared.config.causal:
+        what = "tokens that see each other both ways take one step: no text is gone on with"
+        raise RequestError(what, where=name, fix="give -n 0, and no -pg or -d")
 
 
 def show(lines: Sequence[str]) -> None:
@@ -327,7 +343,7 @@ def profile(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     from puna.measure.report import peaks_line, profile_lines
 
     n_ctx = max(arguments.n_depth) + max(1, *arguments.n_prompt)
-    check_all(names, arguments, n_ctx)
+    check_all(names, arguments, n_ctx, max(arguments.n_depth) > 0)
     say_if_busy()
     peaks = measure_peaks()
     print(peaks_line(peaks))

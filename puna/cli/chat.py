@@ -48,7 +48,11 @@ def run(prog: str, argv: Sequence[str]) -> int:
 
 
 def check_template(arguments: argparse.Namespace) -> None:
-    """Raise RequestError, before the weights are loaded, where neither model nor options have a template."""
+    """Raise RequestError, before the weights are loaded, where neither model nor options have a template.
+
+    Or where the model writes no text at all.
+    """
+    options.check_gives(arguments, "text")
     if arguments.chat_template is not None or arguments.chat_template_file is not None:
         return
     with options.open_file(arguments) as file:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from puna.cli import options
+from puna.cli import arch_files, options
 from puna.cli.parser import Parser, checked
 from puna.cli.text import columns, printable
 from puna.errors import BackendError, RequestError
@@ -35,6 +35,7 @@ def build(prog: str) -> Parser:
     )
     parser = Parser(prog, f"{what} compiled for that. Or show what a kernel became.")
     options.add_name(parser)
+    arch_files.add_option(parser)
     parser.usage = f"{prog} [MODEL] [options]"
     show = parser.add_argument_group("look into kernels (a model's, or the matrix kernels of all types)")
     code = "print LLVM's code of the kernels with NAME in their name"
@@ -87,6 +88,8 @@ def refuse_what_does_not_go_together(arguments: argparse.Namespace) -> None:
     for flag, given in (("--loops", arguments.loops), ("--cpu", arguments.cpu)):
         if given and not (arguments.ir or arguments.asm):
             raise RequestError("nothing is shown", where=flag, fix="add --asm NAME")
+    if arguments.arch_file and not has_model(arguments):
+        raise RequestError("no model is named", where="--arch-file", fix="name one")
     if arguments.clear and (has_model(arguments) or arguments.ir or arguments.asm):
         what = "it deletes all kernels, and goes with no model and no other option"
         raise RequestError(what, where="--clear", fix="give it alone")
@@ -122,6 +125,7 @@ def needs(arguments: argparse.Namespace, cache: CodeCache) -> Mapping[Spec, floa
 
     settings = Settings.from_environment()
     backend = CPUBackend(Target.host(settings.cpu), cache, settings.threads)
+    arch_files.run_files(arguments)
     with options.open_file(arguments) as file:
         compile_needs(file, backend)
     return backend.compiler.seconds

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
+from puna.cli import arch_files
 from puna.cli.parser import Parser, checked, number, one_of, whole
 from puna.cli.report import Bars
 from puna.cli.text import from_file, unescape
@@ -24,6 +25,7 @@ __all__ = [
     "add_name",
     "add_prompt",
     "add_sampling",
+    "check_gives",
     "check_model",
     "load",
     "loading",
@@ -57,10 +59,14 @@ def model_name(arguments: argparse.Namespace) -> str:
 
 
 def check_model(arguments: argparse.Namespace) -> None:
-    """Before any text is read: is the model's name one that can be? Raises RequestError or StoreError."""
+    """Before any text is read: is the model's name one that can be, and what do the --arch-files add?
+
+    Raises RequestError or StoreError.
+    """
     from puna import store
 
     store.check(model_name(arguments))
+    arch_files.run_files(arguments)
 
 
 def add_model(parser: Parser) -> None:
@@ -77,7 +83,8 @@ def add_model(parser: Parser) -> None:
     group.add_argument(
         "--fit",
         action="store_true",
-        help="where the context does not fit into memory, take the longest that does",
+        help="where the context does not fit into memory, take the longest that does and leaves a sixteenth of it free,"
+        " or 1 GiB",
     )
     group.add_argument(
         "-np",
@@ -111,8 +118,31 @@ def add_model(parser: Parser) -> None:
         metavar="NAME",
         help="what computes: a backend by name, or auto for the best one here (default auto)",
     )
+    add_memory(group)
+    arch_files.add_option(group)
+
+
+def add_memory(group: argparse._ArgumentGroup) -> None:
+    """Where weights lie, and how memory is taken."""
     group.add_argument(
-        "--no-mmap", action="store_true", help="read the file instead of mapping it into memory"
+        "--no-mmap",
+        action="store_true",
+        help="read the file instead of mapping it, past the system's file cache where it is not in there",
+    )
+    group.add_argument(
+        "--mlock", action="store_true", help="keep weights and KV cache from being swapped out"
+    )
+    group.add_argument(
+        "--mem-align",
+        type=whole(1),
+        metavar="N",
+        help="the weights, the compute buffer and each layer's cache begin at a multiple of N bytes, a power of two"
+        " (default 64)",
+    )
+    group.add_argument(
+        "--no-huge-pages",
+        action="store_true",
+        help="do not ask the system to join the pages of weights into huge ones",
     )
     group.add_argument(
         "-nr",
@@ -133,16 +163,33 @@ def loading(arguments: argparse.Namespace) -> dict[str, Any]:
         "cache_type_k": arguments.cache_type_k,
         "cache_type_v": arguments.cache_type_v,
         "mmap": not arguments.no_mmap,
+        "mlock": arguments.mlock,
+        "huge_pages": not arguments.no_huge_pages,
+        "mem_align": arguments.mem_align,
         "repack": not arguments.no_repack,
         "fit": arguments.fit,
         **({"pooling": arguments.pooling} if "pooling" in arguments else {}),
     }
 
 
-def load(arguments: argparse.Namespace) -> Model:
-    """The model as the options ask for it. Raises PunaError."""
+def check_gives(arguments: argparse.Namespace, what: str) -> None:
+    """Raise RequestError, from the header alone, where a model does not give "logits" or "text"."""
+    from puna.models.registry import build
+    from puna.steps import check_gives
+
+    with open_file(arguments) as file:
+        check_gives(build(file, lambda _: 1)[1], what)  # whatever context is asked for
+
+
+def load(arguments: argparse.Namespace, gives: str = "") -> Model:
+    """The model as the options ask for it. Raises PunaError.
+
+    gives: what it has to give, for an error that says so before any of other options.
+    """
     import puna
 
+    if gives:
+        check_gives(arguments, gives)
     with Bars() as progress:
         return puna.load(model_name(arguments), **loading(arguments), progress=progress)
 
@@ -155,7 +202,8 @@ def open_file(arguments: argparse.Namespace) -> GGUFFile:
 
     with Bars() as progress:
         path = store.resolve(model_name(arguments), Settings.from_environment(), progress=progress)
-    return GGUFFile.open(path)
+    # Commands without the option read headers alone.
+    return GGUFFile.open(path, mmap=not getattr(arguments, "no_mmap", True))
 
 
 def add_prompt(parser: Parser, escaped: str = "-p, -f, -r and --dry-sequence-breaker") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,6 @@ if TYPE_CHECKING:
     from puna.vocabulary import Vocabulary
 
 __all__ = ["Bars", "Totals", "counted", "ended", "opening", "say", "summary", "token_lines", "tokens"]
-
-REGIONS: Mapping[str, str] = {
-    "weights": "weights",
-    "compute": "compute buffer",
-    "kv": "KV cache",
-    "scratch": "scratch",
-}
 
 
 def say(line: str = "") -> None:
@@ -83,6 +75,8 @@ def rate(count: int, seconds: float) -> str:
 
 def summary(name: str, model: Model, totals: Totals) -> None:
     """What it cost: the last lines of a run."""
+    from puna.plan import REGIONS
+
     regions = [f"{REGIONS.get(region, region)} {human(count)}" for region, count in model.memory.items()]
     say()
     for line in totals.lines():

@@ -66,9 +66,9 @@ def run(prog: str, argv: Sequence[str]) -> int:
     sampling = options.sampling_of(arguments)
     options.shift_of(arguments)
     prompt_cache.check(arguments, conversation_asked(arguments))
+    options.check_model(arguments)
     if arguments.dump_graph:
         return dump_graph(arguments)
-    options.check_model(arguments)
     if conversation_asked(arguments):
         chat.check_template(arguments)
     text = given_text(arguments)
@@ -112,7 +112,7 @@ def complete(arguments: argparse.Namespace, model: Model, text: str, sampling: d
     """The text and its continuation on standard output, all else on standard error."""
     name = options.model_name(arguments)
     cache = prompt_cache.PromptCache(arguments, model)
-    held = cache.sequence.tokens
+    held = cache.sequence.tokens[: cache.sequence.border or None]  # an answer is no part of what is asked
     prompt = list(held) if held and not text else text
     how = {**sampling, **options.shift_of(arguments), "sequence": cache.sequence}
     generation = model.stream(prompt, arguments.predict, stop=options.stops_of(arguments), **how)
@@ -123,6 +123,8 @@ def complete(arguments: argparse.Namespace, model: Model, text: str, sampling: d
     screen = Screen(arguments.color)
     if not arguments.no_display_prompt:
         screen.prompt(text or model.detokenize(held))
+        if model.config.start is not None:
+            screen.end_line()
     status = 0
     try:
         for piece in generation:
@@ -134,8 +136,8 @@ def complete(arguments: argparse.Namespace, model: Model, text: str, sampling: d
     totals = report.Totals()
     totals.add(generation.timings)
     report.summary(name, model, totals)
-    cache.end(generation)
     report.ended(generation)
+    cache.end(generation)
     return status
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runs import puna
@@ -11,13 +14,22 @@ from tiny_model import write_tiny
 
 import puna as engine
 from puna import planning
+from puna.backends.cpu.kernels.shapes import parts_bytes
 from puna.backends.reference import backend as reference
+from puna.cli.plan import cache_lines
 from puna.errors import BackendError
 from puna.gguf import GGUFFile, Value, ValueType
+from puna.plan import KVLayout
+from puna.units import human
 
 
 def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(reference, "free_memory", lambda: count)
+
+
+def enough(count: int) -> int:
+    """Free bytes of which so many can be taken, with the reserve left."""
+    return next(n for n in range(count, 2 * count, 16) if n - planning.reserve(n) >= count)
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def test_what_does_not_fit(model: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """The status says so, the longest context that fits is named, and loading is refused with it."""
     with GGUFFile.open(model) as file:
         prepared = planning.prepare(file, backend="blas", n_ctx=1000)
-    free(monkeypatch, prepared.total)
+    free(monkeypatch, enough(prepared.total))
     result = puna("plan", model, "--backend", "blas", "-c", 4096)
     assert result.status == 1
     fitting = json.loads(puna("plan", model, "--backend", "blas", "-c", 4096, "--json").out)[
@@ -74,6 +86,10 @@ def test_what_does_not_fit(model: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert 960 <= fitting <= 1024
     assert f"the longest context that fits: {fitting} of the 4096" in result.out
+    assert "\n  does not fit: " in result.out
+    assert "exceeds" not in result.out
+    long = puna("plan", model, "--backend", "blas", "-c", 999_999_999).out
+    assert "  the context of 999999999 exceeds the 4096 that it was trained on\n" in long
     with pytest.raises(BackendError, match=rf"are free; lower the context \(-c\) to {fitting} at most"):
         engine.load(model, backend="blas", n_ctx=4096)
     for options in ({"n_ctx": 0}, {"n_ctx": 4096, "fit": True}):
@@ -103,7 +119,53 @@ def test_a_shorter_context_keeps_the_other_options(model: Path, monkeypatch: pyt
     """A plan that is made again for what fits is for the same pooling, types and batch."""
     how = {"backend": "blas", "pooling": "mean", "cache_type_k": "f16", "n_batch": 64}
     with GGUFFile.open(model) as file:
-        free(monkeypatch, planning.prepare(file, n_ctx=1000, **how).total)
+        free(monkeypatch, enough(planning.prepare(file, n_ctx=1000, **how).total))
         fitting = planning.prepare(file, n_ctx=4096, fit=True, **how)
     assert fitting.n_ctx < 4096
     assert (fitting.config.pooling, fitting.steps.kv.k_type, fitting.steps.tokens) == ("mean", "F16", 64)
+
+
+@pytest.mark.parametrize("options", [{"n_ctx": 0}, {"n_ctx": 4096, "fit": True}])
+def test_what_fits_is_loaded_while_others_take_memory(
+    model: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """The context is made to fit one reading of the free memory, less a reserve, and is not held against another."""
+    with GGUFFile.open(model) as file:
+        room = enough(planning.prepare(file, backend="blas", n_ctx=1000).total)
+    readings = itertools.count(room, -room // 100)
+    monkeypatch.setattr(reference, "free_memory", lambda: next(readings))
+    loaded = engine.load(model, backend="blas", **options)
+    assert 960 <= loaded.n_ctx <= 1024
+    assert sum(loaded.memory.values()) <= room - planning.reserve(room)
+    assert any("stay free" in note for note in loaded.notes)
+
+
+def test_the_reserve_is_a_sixteenth_of_what_is_free_and_1_gib_at_most() -> None:
+    """As the option's help says."""
+    assert [planning.reserve(n << 30) for n in (0, 8, 16, 64)] == [0, 1 << 29, 1 << 30, 1 << 30]
+
+
+def test_states_are_shown(tmp_path: Path) -> None:
+    """What the KV cache takes is what its lines say: so many slots of so many bytes, and pages."""
+    path = write_tiny(tmp_path / "s.gguf", architecture="lfm2")
+    for parallel in (1, 16):
+        words = ("plan", path, "--backend", "blas", "-np", parallel)
+        found = json.loads(puna(*words, "--json").out)
+        kv = found["kv"]
+        slots, size = kv["slots"], kv["slot_bytes"]
+        assert size == 4 * sum(map(prod, kv["states"].values())) > 0
+        assert slots * size + sum(kv["layer_bytes"].values()) == found["memory"]["kv"]
+        out = puna(*words).out
+        assert f"  its states, {len(kv['states'])} of {human(size)} together, in {slots} slots: " in out
+        assert f"  of the slots {slots - 1} are for the sequences" in out
+
+
+def test_without_attention_a_longer_context_takes_no_more(tmp_path: Path) -> None:
+    """A model whose layers all have states takes the same for any context as long as a step, and says why."""
+    taken = []
+    for context in (512, 4096):
+        layout = KVLayout({}, "F16", "F16", (), context, states={"s": (2, 3)}, slots=4)
+        assert parts_bytes(layout, 2) == 0
+        taken.append(layout.nbytes)
+        assert "no layer attends" in next(cache_lines(layout, context))
+    assert taken == [4 * 6 * 4] * 2

@@ -145,6 +145,7 @@ def test_loading_flags_arrive(model: Path) -> None:
     with mock.patch.object(package, "load", side_effect=package.PunaError("seen"), create=True) as load:
         numbers = ("-c", "64", "-b", "8", "-t", "2")
         words = ("-ctk", "q8_0", "-ctv", "f16", "--backend", "blas", "--no-mmap", "-nr")
+        words += ("--mlock", "--mem-align", "128", "--no-huge-pages")
         assert puna("run", model, "-p", "a", *numbers, *words).error == "seen"
     (name,), given = load.call_args
     assert name == str(model)
@@ -156,6 +157,9 @@ def test_loading_flags_arrive(model: Path) -> None:
         "cache_type_k": "q8_0",
         "cache_type_v": "f16",
         "mmap": False,
+        "mlock": True,
+        "mem_align": 128,
+        "huge_pages": False,
         "repack": False,
         "parallel": 4,
         "fit": False,

@@ -37,7 +37,7 @@ def test_the_first_screen_installs_runs_and_tests() -> None:
     """README's first two commands run a model and the tests; the second is literally a line of .ci/run."""
     run, tests = re.findall(r"^    (.+)$", README, re.MULTILINE)[:2]
     assert run.startswith("pip install . && puna run smollm2:135m ")
-    assert tests == 'pip install -e ".[dev]" && pytest'
+    assert tests == 'pip install -e ".[dev]" && scripts/test'
     assert tests in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
 

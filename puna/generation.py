@@ -30,8 +30,8 @@ class Timings:
     """Counts and seconds. `cached` tokens of the prompt were in the cache already and cost nothing.
 
     uncached: why no more of them were.  shifts: how often the context was full; `dropped` tokens had to go.
-    pauses: how often it made way for other texts; `recomputed` tokens were computed again after that, `swapped` bytes
-    written to a file and read back.
+    pauses: how often it made way for other texts; `swapped` bytes were written to a file and read back after that.
+    recomputed: tokens that were computed again after it, or since its sequence was given another text meanwhile.
     """
 
     prompt_tokens: int = 0
@@ -101,6 +101,9 @@ class Writer:
         self.stops = StopMatcher([stop] if isinstance(stop, str) else stop)
         self.decoder = tokenizer.decoder(skip_special=True, continues=True)
         self.text, self.ids, self.border = list(prompt), list[int](), border
+        self.seen: tuple[CacheSequence, int, int] | None = (
+            None  # a sequence, its cuts, and how much of it is known
+        )
         self.finish_reason: str | None = None
         self.prompted: Callable[[], object] = lambda: None
         self.timings, self.started = Timings(), 0.0
@@ -130,6 +133,9 @@ class Writer:
 
         others: sequences that make way where this one needs their room.
         """
+        if self.finish_reason is None and not self.holds(sequence):
+            held = self.cut(sequence)[0]
+            self.timings.recomputed += max(0, len(self.text) - 1 - held)
         while self.ids and self.finish_reason is None and self.is_full(sequence, others):
             # The last token is the one that there is no room for.
             half = self.shift.half(len(self.text) - 1) if self.shift else 0
@@ -145,6 +151,16 @@ class Writer:
         sequence.border = self.border
         return self.text[len(sequence) :]
 
+    def holds(self, sequence: CacheSequence) -> bool:
+        """Whether a sequence holds a beginning of the text, and nothing else: others may have written to it."""
+        known, cuts, length = self.seen or (None, 0, 0)
+        if known is not sequence or cuts != sequence.cuts:
+            length = 0
+        if sequence.tokens[length:] != self.text[length : len(sequence)]:
+            return False
+        self.seen = sequence, sequence.cuts, len(sequence)
+        return True
+
     def is_full(self, sequence: CacheSequence, others: Collection[CacheSequence]) -> bool:
         count, room = len(self.text), self.cache.room
         return count > room(sequence) and (not others or count > room(sequence, others))
@@ -153,7 +169,7 @@ class Writer:
         """Take `count` tokens out of the text, which the context is too short for."""
         self.timings.shifts += times
         self.timings.dropped += count
-        self.text = shift.drop(self.text, count)
+        self.text, self.seen = shift.drop(self.text, count), None
 
     def take(self, logits: NDArray[np.float32]) -> str:
         """Choose the next token: the text that can be shown now."""
@@ -196,7 +212,11 @@ def alone(writer: Writer, step: Step, given: CacheSequence | None) -> Generator[
     try:
         writer.begin(sequence)
         while ids := writer.wanted(sequence):
-            if piece := writer.take(step(sequence, ids)):
+            logits = step(sequence, ids)
+            if not writer.holds(sequence) or len(sequence) < len(writer.text):
+                what = "another text was written to the sequence during a step"
+                raise RequestError(what, fix="give each text a sequence of its own")
+            if piece := writer.take(logits):
                 yield piece
         if rest := writer.rest():
             yield rest

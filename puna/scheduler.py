@@ -8,6 +8,10 @@ into; who came first starts first. Where a step finds no room after all, the new
 newest, until the others can go on. So any text makes way for older ones, the oldest for none, and each comes to its
 end. A paused text waits in a file, or is computed again as far as its pages were needed (`puna.swapping`); it goes on
 when it could start.
+
+An error within one text, as in its sampler, ends that text alone: its state is "over", and who reads it gets the error
+after what was written before. A step that fails ends all texts that it computed, for none of them can go on; those that
+wait are started next. An interrupt ends none: they go on when one of them is read again.
 """
 
 from __future__ import annotations
@@ -219,9 +223,10 @@ class Scheduler:
         """Compute a little of each text that runs."""
         for request in list(self.requests):
             if request.sequence is None:
-                if not self.fits(request):
-                    break
-                self.start(request)
+                with self.ending(request):
+                    if not self.fits(request):
+                        break
+                    self.start(request)
         parts = self.parts()
         while parts:
             rows = np.cumsum([len(ids) for _, ids, _ in parts]) - 1
@@ -234,6 +239,11 @@ class Scheduler:
                 self.make_way(error)
                 parts = [part for part in parts if part[0].sequence is not None]
                 continue
+            except Exception as error:
+                for request, *_ in parts:
+                    request.error = error
+                    self.end(request)
+                return
             self.rate = max(self.rate, int(rows[-1] + 1) / (time.perf_counter() - started))
             for request, logits in zip((part[0] for part in parts if part[2]), out, strict=True):
                 self.take(request, logits)
@@ -314,7 +324,8 @@ class Scheduler:
         """Pause the newest text. The only one can have no more room than others of the model leave it."""
         *older, request = self.running
         if older:
-            self.pause(request)
+            with self.ending(request):
+                self.pause(request)
         elif request.writer.ids:
             request.writer.finish_reason = "length"
             self.finish(request)

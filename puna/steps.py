@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.cache import KVCache
+from puna.cache import KVCache, NoRoomError
 from puna.cache import Sequence as CacheSequence
 from puna.errors import RequestError
 from puna.graph import Graph
@@ -129,12 +129,42 @@ class Steps:
         self.positions = rows_of(self.plan.graph, "positions")
 
     def step(self, sequence: CacheSequence, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Append ids to a sequence: the logits after the last, float32 [vocabulary]."""
+        """Append ids to a sequence: the logits after the last, float32 [vocabulary].
+
+        When it fails, the sequence holds what it held before; or, where a step of many ids failed half way, what a
+        window, or a state, let the cache keep of that (`KVCache.truncate`). Raises RequestError for ids that cannot
+        be or do not fit, and for none.
+        """
+        self.cache.refuse_closed(sequence)
+        checked = check_ids(ids, self.n_vocab, self.n_ctx, self.positions)
+        before = len(sequence)
+        try:
+            return self.feed(sequence, checked)
+        except BaseException:
+            if not sequence.closed and len(sequence) > before:
+                self.cache.truncate(sequence, before)
+            raise
+
+    def refuse_long(self, sequence: CacheSequence, length: int) -> None:
+        """Raise RequestError where a sequence has no room to become so long, before a part of that is computed."""
+        if length > self.n_ctx:
+            what = f"{length} tokens do not fit the context of {self.n_ctx}"
+            raise RequestError(what, fix=more_room(length, self.positions))
+        if length > (room := self.cache.room(sequence)):
+            what = f"{length} tokens do not fit: the cache has room for {room} beside what its other sequences hold"
+            raise NoRoomError(what, fix="raise n_ctx (-c), or close a sequence")
+
+    def feed(self, sequence: CacheSequence, ids: Sequence[int]) -> NDArray[np.float32]:
+        """As `step`; but what was computed before it failed stays in the sequence."""
+        border = max(0, sequence.border - len(sequence))
+        if len(ids) <= border:
+            raise RequestError("logits come after a token, and none is given", where="ids", fix="give one")
+        if len(ids) > self.plan.tokens:
+            self.refuse_long(sequence, len(sequence) + len(ids))
         row: NDArray[np.float32] = np.empty((1, self.n_vocab), np.float32)
-        if len(sequence) < sequence.border:
-            self.run(sequence, ids[: sequence.border], [], row[:0])
-            ids = ids[sequence.border :]
-        for start in range(0, len(ids), self.plan.tokens):
+        if border:
+            self.run(sequence, ids[:border], [], row[:0])
+        for start in range(border, len(ids), self.plan.tokens):
             part = ids[start : start + self.plan.tokens]
             last = start + len(part) == len(ids)
             self.run(sequence, part, [len(part) - 1] if last else [], row if last else row[:0])
@@ -143,14 +173,22 @@ class Steps:
     def encode(self, sequence: CacheSequence, ids: Sequence[int]) -> None:
         """Encode a whole text into an empty sequence; what is computed next answers it.
 
-        Raises RequestError for ids that cannot be, or are more than a step holds, and without a decoder.
+        Raises RequestError for ids that cannot be, or are more than a step holds, for a sequence that is not empty,
+        and without a decoder.
         """
         if self.config.start is None:
             raise RequestError(
                 "the model does not encode texts to answer them", where=self.config.architecture
             )
-        sequence.border = len(ids)
-        self.run(sequence, ids, [], np.empty((0, self.width), np.float32))
+        self.cache.refuse_closed(sequence)
+        if len(sequence):
+            raise RequestError(f"the sequence holds {len(sequence)} tokens already", fix="use an empty one")
+        before, sequence.border = sequence.border, len(ids)
+        try:
+            self.run(sequence, ids, [], np.empty((0, self.width), np.float32))
+        except BaseException:
+            sequence.border = before
+            raise
 
     def run(
         self, sequence: CacheSequence, ids: Sequence[int], rows: Sequence[int], out: NDArray[np.float32]
@@ -173,6 +211,8 @@ class Steps:
 
         A text for an encoder (`Sequence.border`) comes as a whole, and gets a step of its own before.
         """
+        for sequence, _ in parts:
+            self.cache.refuse_closed(sequence)
         check_rows(rows, sum(len(ids) for _, ids in parts), out, self.width)
         with self.lock:
             before = [len(sequence) for sequence, _ in parts]

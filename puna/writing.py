@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,15 @@ class Writing(Vocabulary, Saving):
     def generate_all(
         self, prompts: Sequence[str | Sequence[int]], n_predict: int = 32, **options: Any
     ) -> list[str]:
-        """The texts that `generate` gives for each of several prompts, written together."""
+        """The texts that `generate` gives for each of several prompts, written together.
+
+        Raises RequestError for a prompt that is not among others, or does not fit.
+        """
+        prompts = prompts if isinstance(prompts, str) else tuple(prompts)
+        if isinstance(prompts, str) or any(isinstance(prompt, Integral) for prompt in prompts):
+            raise RequestError(
+                "this is one prompt", where="prompts", fix="give a list of them, or use generate"
+            )
         with self.scheduler() as scheduler:
             streams = [scheduler.stream(prompt, n_predict, **options) for prompt in prompts]
             return ["".join(stream) for stream in streams]

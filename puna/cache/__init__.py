@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from puna.cache.kv import KVCache, NoRoomError, Sequence
+from puna.cache.report import CacheReport
 
-__all__ = ["KVCache", "NoRoomError", "Sequence"]
+__all__ = ["CacheReport", "KVCache", "NoRoomError", "Sequence"]

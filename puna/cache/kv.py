@@ -6,10 +6,12 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
-from puna.cache.pages import Pool, page_keys
+from puna.cache.pages import Pool, known_pages, page_keys
+from puna.cache.report import CacheReport, report
 from puna.cache.states import EMPTY, Held, States
 from puna.errors import RequestError
 from puna.plan import Batch, KVLayout, Span
@@ -28,6 +30,7 @@ class Sequence:
 
     keys: of each full page, standing for its tokens and all before them.  states: the slots of its state.
     border: how many of its first ids are, or are to be, encoded, as a whole; the others are an answer to them.
+    cuts: how often ids were taken from it.
     """
 
     def __init__(self, groups: int = 1, states: Held | None = None) -> None:
@@ -35,7 +38,8 @@ class Sequence:
         self.tokens: list[int] = []
         self.pages: list[list[int]] = [[] for _ in range(groups)]
         self.keys: list[bytes] = []
-        self.border = 0
+        self.border = self.cuts = 0
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -81,10 +85,11 @@ class KVCache:
         Closing twice does nothing.
         """
         with self.lock:
-            self.truncate(sequence, 0)
-            if sequence in self.sequences:
+            if not sequence.closed:
+                self.truncate(sequence, 0)
                 self.states.pool.release(sequence.states.now)
                 self.sequences.remove(sequence)
+                sequence.closed = True
 
     def copy(self, sequence: Sequence) -> Sequence:
         """Another sequence that holds the same, in the same pages. Raises RequestError for a closed one."""
@@ -106,18 +111,15 @@ class KVCache:
 
         The last token is left, for its logits have to be computed.
         """
+        self.refuse_closed(sequence)
         if len(sequence):
             raise RequestError(f"the sequence holds {len(sequence)} tokens already", fix="use an empty one")
         if self.layout.encoded:
             return Reuse(0, "a text is encoded as a whole")
         with self.lock:
             keys = page_keys(tokens, (max(0, len(tokens) - 1)) // self.layout.page, self.layout.page)
-            full = [
-                pool for pool, group in zip(self.pools, self.layout.groups, strict=True) if not group.window
-            ]
-            found = next(
-                (n for n, key in enumerate(keys) if any(p.find(key) is None for p in full)), len(keys)
-            )
+            full = [p for p, group in zip(self.pools, self.layout.groups, strict=True) if not group.window]
+            found = known_pages(full, [*self.pools, self.states.pool], keys)
             count = next(n for n in range(found, -1, -1) if self.reaches(keys, n))
             self.adopt(sequence, keys[:count])
             sequence.states.fork = found * self.layout.page if count < found else 0
@@ -212,15 +214,22 @@ class KVCache:
         """Pages of each group of layers, then slots for states, that could be taken now."""
         return [pool.room for pool in (*self.pools, self.states.pool)]
 
+    @property
+    def report(self) -> CacheReport:
+        """Pages and bytes that are held, shared and remembered."""
+        with self.lock:
+            return report(self.layout, self.pools, self.states.pool, len(self.sequences))
+
     def truncate(self, sequence: Sequence, length: int) -> int:
         """Forget what a sequence holds from position `length` on. Gives the length that is left.
 
         It is less where a layer's window looks back to what the cache no longer has, then nothing is left; or where no
         state is kept, then what is left are the pages up to the last that is; or of a text that is encoded as a whole,
-        which goes as a whole.
+        which goes as a whole. Raises RequestError for a length that it does not have, and a sequence that is not open.
         """
-        if not 0 <= length <= len(sequence):
-            raise RequestError(f"cannot truncate a sequence of {len(sequence)} tokens to {length}")
+        self.refuse_closed(sequence)
+        if not (isinstance(length, Integral) and 0 <= length <= len(sequence)):
+            raise RequestError(f"cannot truncate a sequence of {len(sequence)} tokens to {length!r}")
         with self.lock:
             self.learn(sequence)
             length = 0 if length < sequence.border else length
@@ -249,7 +258,7 @@ class KVCache:
             self.cut(sequence, length)
 
     def cut(self, sequence: Sequence, length: int) -> None:
-        keep = self.pages_for(length)
+        keep, sequence.cuts = self.pages_for(length), sequence.cuts + (length < len(sequence))
         for pool, pages in zip(self.pools, sequence.pages, strict=True):
             for page in reversed(pages[keep:]):
                 if page != GONE:
@@ -352,8 +361,11 @@ class KVCache:
         return copies
 
     def refuse_closed(self, sequence: Sequence) -> None:
+        """Raise RequestError for a sequence that is not open in this cache."""
         if sequence not in self.sequences:
-            raise RequestError("the sequence is closed", fix="open another with cache.open()")
+            closed = getattr(sequence, "closed", False)
+            what = "the sequence is closed" if closed else "this is no sequence of the model's cache"
+            raise RequestError(what, fix="open another with cache.open()")
 
     def refuse(self, parts: Tokens[tuple[Sequence, Tokens[int]]]) -> None:
         """Raise RequestError where tokens do not fit the context, or their pages the cache."""

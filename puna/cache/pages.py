@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["Pool", "page_keys"]
+__all__ = ["Pool", "known_pages", "page_keys"]
 
 
 class Pool:
@@ -95,3 +95,11 @@ def page_keys(
         before = hashlib.blake2b(before + part.tobytes(), digest_size=16).digest()
         keys.append(before)
     return keys
+
+
+def known_pages(full: Sequence[Pool], others: Sequence[Pool], keys: Sequence[bytes]) -> int:
+    """How many pages of a text are known, whether or not it can go on after them. full: pools that keep all pages."""
+    if full:
+        return next((n for n, key in enumerate(keys) if any(p.find(key) is None for p in full)), len(keys))
+    known = (n for n in range(len(keys), 0, -1) if any(p.find(keys[n - 1]) is not None for p in others))
+    return next(known, 0)

@@ -17,6 +17,7 @@ from puna.cli.screen import GREEN, RESET, Screen
 from puna.cli.status import INTERRUPTED
 from puna.cli.text import from_file, printable
 from puna.errors import PunaError, RequestError
+from puna.units import human
 
 if TYPE_CHECKING:
     from puna.engine import Model
@@ -231,6 +232,10 @@ class Session:
         for line in self.conversation.totals.lines():
             say(line)
         self.tokens("")
+        cache = self.conversation.model.cache.report
+        shared = f", {human(cache.shared)} of it by several texts" if cache.shared else ""
+        kept = f"{human(cache.remembered)} more of earlier texts" if cache.remembered else "no earlier texts"
+        say(f"pages      {human(cache.held)} of {human(cache.nbytes)} held{shared}; {kept} at hand")
 
     def tokens(self, _: str) -> None:
         held, model = len(self.conversation.sequence), self.conversation.model

@@ -85,7 +85,8 @@ def test_a_long_past_gives_the_same_bits(architecture: str, tmp_path: Path) -> N
         model = load(path, threads=threads)
         sequence = model.cache.open()
         for place in (511, 512, 513, 1023, 1024, 1099):
-            model.step(sequence, ids[len(sequence) : place])
+            if len(sequence) < place:
+                model.step(sequence, ids[len(sequence) : place])
             np.testing.assert_array_equal(bits(model.step(sequence, ids[place : place + 1])), want[place])
 
 

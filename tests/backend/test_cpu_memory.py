@@ -50,19 +50,17 @@ def test_planned_memory_is_allocated(architecture: str, threads: int, tmp_path: 
 
 
 def test_buffers_begin_at_the_alignment(tmp_path: Path) -> None:
-    """With mem_align weights, values of a step and caches begin at multiples of it; what that takes is planned."""
+    """With mem_align the weights, the compute buffer and caches begin at multiples of it, and take what they took."""
     path, align = write_model(tmp_path / "m.gguf", "llama", "Q8_0"), 1 << 16
     plain, model = (load(path, threads=1, n_ctx=64, **options) for options in ({}, {"mem_align": align}))
     program: Any = model.program
     places = [
-        *program.weights.values(),
+        next(iter(program.weights.values())),
         program.compute,
         *(a for pair in program.cache.values() for a in pair),
     ]
-    offsets = [buffer.offset for buffer in model.plan.buffers.values() if buffer.offset is not None]
     assert all(array.ctypes.data % align == 0 for array in places)
-    assert all(offset % align == 0 for offset in offsets)
-    assert model.memory["weights"] == sum(-(-w.nbytes // align) * align for w in program.weights.values())
+    assert model.memory == plain.memory
     assert np.array_equal(model.logits([1, 2, 3]), plain.logits([1, 2, 3]))
 
 
@@ -195,6 +193,7 @@ def test_attention_over_a_full_context_keeps_to_its_memory(guards: list[Guarded]
 
 
 LOAD = """
+    import gc
     import sys
     from pathlib import Path
     from test_cpu_rig import load
@@ -206,10 +205,13 @@ LOAD = """
         sequence = model.cache.open()
         model.step(sequence, [3] * (model.n_ctx - 1))
         model.step(sequence, [3])
-    fill(load(Path(sys.argv[2]), threads=2, n_ctx=64))  # what a process needs whatever it loads
+    def loaded():
+        return load(Path(sys.argv[1]), threads=2, n_ctx=128, n_batch=64, mmap=sys.argv[2] == "mmap")
+    fill(loaded())  # what a process needs for it beside the model: kernels, and what compiled them
+    gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = status("VmRSS")
-    model = load(Path(sys.argv[1]), threads=2, n_ctx=128, n_batch=64, mmap=sys.argv[3] == "mmap")
+    model = loaded()
     print(status("VmHWM") - before, status("VmRSS") - before, model.memory["weights"])
     fill(model)
     print(resident() - mapped(sys.argv[1]) - before, sum(model.memory.values()), model.memory["scratch"])
@@ -238,9 +240,8 @@ def test_loading_takes_one_copy_of_the_weights(source: str, tmp_path: Path) -> N
             data[key] = rng.integers(0, 60, (shape[0], shape[1] // 32 * 34), np.uint8)
     write(tmp_path / "big.gguf", metadata, [(n, kinds[n], shapes[n], data[n]) for n in shapes])
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LOAD), tmp_path / "big.gguf", tmp_path / "small.gguf", source],
-        # All kernels are compiled here: LLVM has taken its memory by the time that is looked at.
-        env={**os.environ, "PYTHONPATH": PATHS, "XDG_CACHE_HOME": str(tmp_path)},
+        [sys.executable, "-c", textwrap.dedent(LOAD), tmp_path / "big.gguf", source],
+        env={**os.environ, "PYTHONPATH": PATHS},
         capture_output=True,
         text=True,
         timeout=60,
@@ -248,7 +249,7 @@ def test_loading_takes_one_copy_of_the_weights(source: str, tmp_path: Path) -> N
     assert result.stderr == ""
     peak, after, weights, full, planned, scratch = map(int, result.stdout.split())
     assert weights > 40e6
-    assert after <= weights + 8e6
+    assert after <= weights + 2e6
     assert peak <= weights + 24e6
     # On a busy machine one thread may do it all, and the other's scratch is never touched.
-    assert planned - scratch - 0.03 * planned <= full <= 1.03 * planned
+    assert planned - scratch - 0.01 * planned <= full <= 1.01 * planned

@@ -76,6 +76,14 @@ def test_what_is_known_is_shared(tmp_path: Path) -> None:
     assert fresh.cache.reuse(fresh.cache.open(), IDS[:150]).count == 128
 
 
+def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+    """Saving deletes parts of the same file that nobody writes any more."""
+    model = load(write_tiny(tmp_path / "m.gguf"))
+    (tmp_path / ".kept.0123abcd.part").write_bytes(b"begun")
+    model.save(model.cache.open(), tmp_path / "kept")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "m.gguf"]
+
+
 def test_an_empty_sequence(tmp_path: Path) -> None:
     """A sequence that holds nothing is saved and comes back as such."""
     model = load(write_tiny(tmp_path / "m.gguf"))

@@ -66,6 +66,14 @@ def test_messages_go_through_the_template(model: Path) -> None:
     assert prompt.endswith(f"{REPLY[:-1]}<|im_end|>\n<|im_start|>user\nho<|im_end|>\n<|im_start|>assistant\n")
 
 
+def test_stats_tell_memory(model: Path) -> None:
+    """/stats says how much of the cache the conversation holds, and what else is remembered."""
+    result = chat(model, "one", "/stats", "/clear", "/stats")
+    before, after = (line for line in result.err.splitlines() if line.startswith("pages "))
+    assert before == "pages      32.0 KiB of 128.0 KiB held; no earlier texts at hand"
+    assert after == "pages      0 B of 128.0 KiB held; no earlier texts at hand"
+
+
 def test_earlier_turns_are_not_computed_again(model: Path) -> None:
     """The second prompt is taken from the cache up to the end of the first reply; the stats say so."""
     result = chat(model, "one", "/stats", "two", "/stats")

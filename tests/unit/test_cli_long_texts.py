@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +12,10 @@ from cli_runs import ENDLESS, alphabet, puna
 from tiny_model import write_tiny
 
 import puna as package
+from puna.cache import saved
+from puna.cli import options
 from puna.cli.conversation import Conversation
+from puna.gguf import output
 
 SAID = "the context of 16 was full 5 times: 40 tokens of the text dropped"
 
@@ -85,6 +90,65 @@ def test_what_cannot_be_taken_up(model: Path, tmp_path: Path) -> None:
     assert "belong to 3 tokens" in result.error
     assert "no saved sequence" in puna("run", model, "-p", "abc", "--prompt-cache", other).error
     assert "folder" in puna("run", model, "-p", "abc", "--prompt-cache", tmp_path).error
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("none/x", "there is no such folder; make it first"),
+        ("fifo", "this is a device or a pipe"),
+        ("/dev/full", "this is a device or a pipe"),
+        ("alphabet.gguf", "this is no saved sequence; name another file"),
+        (".", "this is a folder"),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["--prompt-cache-ro"]])
+def test_a_file_that_cannot_be_is_refused_before_the_model_is_loaded(
+    name: str, told: str, words: list[str], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is loaded and computed for a file that cannot be written; where none is to be, one may be missing."""
+    if name in {"fifo", "/dev/full"} and not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no such files")
+    if name == "fifo":
+        os.mkfifo(model.parent / "fifo")
+    loads: list[object] = []
+    monkeypatch.setattr(options, "load", lambda *_: loads.append(1))
+    path = model.parent / name
+    if words and name == "none/x":
+        puna("run", model, "-p", "abc", "--prompt-cache", path, *words)
+        assert loads
+        return
+    result = puna("run", model, "-p", "abc", "--prompt-cache", path, *words)
+    assert (result.status, result.out, loads) == (2, "", [])
+    assert told in result.error
+
+
+def test_what_a_killed_run_left_goes(model: Path) -> None:
+    """A note says so; what others write at the moment, and what has other names, stays."""
+    left, locked, other = (
+        model.parent / f".{name}.0123456{n}.part" for n, name in enumerate(["k", "k", "j"])
+    )
+    for part in (left, locked, other):
+        part.touch()
+    with locked.open("rb") as file:
+        assert output.lock(file.fileno())
+        result = puna("run", model, "-p", "abc", "-n", 1, "--prompt-cache", model.parent / "k")
+    assert "note: deleted 1 part of k that broken-off runs left: .k.01234560.part" in result.err
+    assert result.status == 0
+    assert sorted(model.parent.glob(".*")) == sorted([locked, other])
+
+
+def test_a_full_disk_costs_no_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text comes whole, then one line says that it could not be kept, and why; nothing is left of the file."""
+
+    def write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(saved, "write", write)
+    result = puna("run", model, "-p", "abc", "-n", 3, "--prompt-cache", model.parent / "kept")
+    assert (result.status, result.out) == (2, "abcdef\n")
+    assert "kept: cannot write the file: No space left on device; free some space" in result.error
+    assert [path.name for path in model.parent.iterdir()] == [model.name]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from math import prod
@@ -19,7 +20,7 @@ from puna.backends.reference import backend as reference
 from puna.cli.plan import cache_lines
 from puna.errors import BackendError
 from puna.gguf import GGUFFile, Value, ValueType
-from puna.plan import KVLayout
+from puna.plan import PAGE, KVLayout
 from puna.units import human
 
 
@@ -97,8 +98,28 @@ def test_what_does_not_fit(model: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert loaded.n_ctx == fitting
         assert any(f"the context is {fitting}, not 4096" in note for note in loaded.notes)
     free(monkeypatch, 1000)
-    with pytest.raises(BackendError, match="take a smaller model"):
-        engine.load(model, backend="blas", n_ctx=0)
+    for options in ({"n_ctx": 0}, {"n_ctx": 4096, "fit": True}, {"n_ctx": 4096}):
+        with pytest.raises(
+            BackendError, match=r"no context fits: 64 positions need .* take a smaller model$"
+        ):
+            engine.load(model, backend="blas", **options)
+    assert "\n  no context fits\n" in puna("plan", model, "--backend", "blas").out
+
+
+def test_the_longest_that_fits_is_found_in_a_few_plans(model: Path) -> None:
+    """Guesses that go by how memory grows find the same as looking at each context would."""
+    with GGUFFile.open(model) as file:
+        prepared = planning.prepare(file, backend="blas", n_ctx=4096)
+    plans = {pages * PAGE: prepared.at(pages * PAGE) for pages in range(1, 65)}
+    for n_ctx in (64, 128, 1024, 2048, 3072):
+        about, asked = dataclasses.replace(prepared.about, free=enough(plans[n_ctx].total)), []
+
+        def at(n: int, about: Any = about, asked: Any = asked) -> planning.Prepared:
+            asked.append(n)
+            return dataclasses.replace(plans[n], about=about)
+
+        assert dataclasses.replace(prepared, about=about, at=at).longest(4096) == n_ctx
+        assert len(asked) <= 7
 
 
 def test_a_window_needs_fewer_pages(model: Path) -> None:

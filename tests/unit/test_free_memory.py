@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from puna.backends import free
@@ -75,3 +77,30 @@ def test_a_group_that_is_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert free.allowed(root) == 0
     monkeypatch.setattr(free, "allowed", lambda: 1000)
     assert free.free_memory() == 1000
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="what a process has mapped is told in other ways elsewhere"
+)
+@pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_limits_of_the_process_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `ulimit` allows beside what is taken is free; no limit is none, and one that is reached leaves nothing."""
+    import resource
+
+    limits = dict.fromkeys((resource.RLIMIT_AS, resource.RLIMIT_DATA), resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (limits[what], resource.RLIM_INFINITY))
+    assert free.own_limits() is None
+    taken = getattr(psutil.Process().memory_info(), free.LIMITS[name])
+    limits[getattr(resource, name)] = taken + GIB
+    left = free.own_limits()
+    assert left is not None
+    assert abs(left - GIB) < 64 << 20
+    assert free.free_memory() <= left + (64 << 20)
+    limits[getattr(resource, name)] = 4096
+    assert free.free_memory() == 0
+
+
+def test_a_system_without_such_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no such module, nothing limits a process."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert free.own_limits() is None

@@ -56,7 +56,9 @@ def test_a_limit_is_said_with_what_to_change(tmp_path: Path, monkeypatch: pytest
             return -(len(calls) > 1)
 
     monkeypatch.setattr(module, "c_library", Library)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (65536, 65536))
+    limits = {resource.RLIMIT_MEMLOCK: (65536, 65536)}
+    known = resource.getrlimit
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits.get(which) or known(which))
     model = puna.load(write_tiny(tmp_path / "m.gguf"), backend="reference", mlock=True)
     (note,) = [note for note in model.notes if "locked" in note]
     assert len(calls) == 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_runs import puna
 
+from puna.backends.cpu import backend
 from puna.errors import RequestError
 from puna.gguf import GGUFFile, Value, ValueType
 from puna.gguf.writer import Tensor, encoded_header
@@ -99,6 +101,41 @@ def test_what_cannot_fit_is_refused_before_anything_is_read(tmp_path: Path) -> N
     assert (result.status, result.err.count("\n")) == (2, 1)
     assert "of memory (weights " in result.err
     assert "; lower the context (-c) to " in result.err or "take a smaller model" in result.err
+
+
+def test_a_model_that_fits_as_it_lies_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where packed weights leave no room, the option that reads them from the mapped file is named, if it would do."""
+    path, words = write_header(tmp_path / "m.gguf", "7B"), ("--backend", "cpu", "-t", 2)
+    monkeypatch.setattr(backend, "free_memory", lambda: 2 << 30)
+    out = puna("plan", path, *words).out
+    assert (
+        "\n  no context fits\n  with --no-repack, slower, as weights are read from the mapped file, " in out
+    )
+    told = puna("run", path, "-p", "x", "-c", 2048, *words).error
+    assert "no context fits: 64 positions need 3.5 GiB of memory (weights 3.5 GiB, compute buffer " in told
+    assert told.endswith(
+        "2.0 GiB are free; take a smaller model, or --no-repack: slower, as weights are read from the mapped file"
+    )
+    told = puna("run", path, "-p", "x", "-c", 0, *words).error
+    assert re.search(r"or --no-repack and a context \(-c\) of \d+ at most: slower", told)
+    assert puna("run", path, "-p", "x", "--no-mmap", *words).error.endswith("; take a smaller model")
+
+
+def test_an_alignment_moves_where_regions_begin_and_takes_nothing(tmp_path: Path) -> None:
+    """However many tensors and values there are, a plan for huge pages is the plan without."""
+    with GGUFFile.open(write_header(tmp_path / "m.gguf", "7B")) as file:
+        plain, aligned = (prepare(file, backend="cpu", threads=2, mem_align=n) for n in (None, 1 << 21))
+    assert aligned.memory == plain.memory
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [("q8", "the nearest are q8_0"), ("FP16", "the nearest are f16, bf16"), ("x", "use one of f16, f32, ")],
+)
+def test_unknown_cache_types(asked: str, told: str, tmp_path: Path) -> None:
+    """What is like it is named, or all of them."""
+    result = puna("plan", write_header(tmp_path / "m.gguf", "1B"), "--backend", "cpu", "-ctk", asked)
+    assert f"no KV cache of type '{asked}'; {told}" in result.error
 
 
 def test_alignments() -> None:

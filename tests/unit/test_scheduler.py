@@ -275,18 +275,36 @@ def test_what_fails_ends_one_text(endless: puna.Model) -> None:
     nothing_held(endless)
 
 
-def test_an_interrupted_step_is_run_again(endless: puna.Model) -> None:
-    """A step that fails, or whose logits are lost, costs no text anything."""
+@pytest.mark.parametrize("what", ["step", "logits"])
+def test_an_interrupted_step_is_run_again(endless: puna.Model, what: str) -> None:
+    """A step that is interrupted, or whose logits are lost, costs no text anything."""
     with endless.scheduler() as scheduler:
         streams = [scheduler.stream(p, 20, temp=0) for p in "ab"]
         next(streams[0])
-        with mock.patch.object(endless.backend, "run", side_effect=MemoryError), pytest.raises(MemoryError):
-            list(streams[0])
-        lost = mock.patch.object(scheduler, "take", side_effect=KeyboardInterrupt)
+        where = (endless.backend, "run") if what == "step" else (scheduler, "take")
+        lost = mock.patch.object(*where, side_effect=KeyboardInterrupt)
         with lost, pytest.raises(KeyboardInterrupt):
             list(streams[0])
+        assert [stream.state for stream in streams] == ["running"] * 2
         assert letters(20) == "b" + "".join(streams[0])
         assert letters(20, "b") == "".join(streams[1])
+
+
+def test_a_step_that_fails_ends_its_texts(endless: puna.Model) -> None:
+    """What a failed step computed is over, whoever reads it gets the error; what waited is written even so."""
+    with endless.scheduler() as scheduler:
+        streams = [scheduler.stream(p, 20, temp=0) for p in "ab"]
+        next(streams[0])
+        late = scheduler.stream("c", 20, temp=0)
+        fails = mock.patch.object(endless.backend, "run", side_effect=MemoryError)
+        with mock.patch.object(scheduler, "fits", return_value=False), fails, pytest.raises(MemoryError):
+            list(streams[0])
+        assert [stream.state for stream in (*streams, late)] == ["over", "over", "waiting"]
+        assert next(streams[1]) == "c"
+        with pytest.raises(MemoryError):
+            next(streams[1])
+        assert "".join(late) == letters(20, "c")
+    nothing_held(endless)
 
 
 def test_closing_early(endless: puna.Model) -> None:

@@ -155,16 +155,19 @@ class Team:
         self.start()
         return True
 
-    def run(self, records: int, count: int, kind: Hashable = None) -> None:
-        """Run `count` records from the address `records` on. kind: of step; steps of a kind take about as long."""
+    def run(self, records: int, count: int, kind: tuple[Hashable, ...] | None = None) -> None:
+        """Run `count` records from the address `records` on.
+
+        kind: of step, its rows first; steps of a kind take about as long.
+        """
         if kind is None or self.threads == 1:
             self.shared.work_out(records, count)
             return
-        is_alone, begin = self.pace.is_alone(kind), time.perf_counter()
+        is_alone, begin, held = self.pace.is_alone(kind), time.perf_counter(), time.thread_time()
         if is_alone:
             self.shared.finish()  # what an interrupt may have left
         (self.alone if is_alone else self.shared).work_out(records, count)
-        self.pace.note(kind, is_alone, time.perf_counter() - begin)
+        self.pace.note(kind, is_alone, time.perf_counter() - begin, time.thread_time() - held)
 
 
 def looks_a_second(compiler: Compiler) -> float:

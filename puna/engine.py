@@ -52,7 +52,7 @@ def load(
     mmap: map the file instead of reading it.  mlock: keep weights and cache from being swapped out.
     repack: bring weights into the backend's own form; without, it reads them from the mapped file, for models larger
     than memory.  huge_pages: let the system join the pages of weights into huge ones.
-    mem_align: weights, buffers and caches begin at multiples of so many bytes, a power of two; None takes 64.
+    mem_align: weights, buffers and each cache begin at multiples of so many bytes, a power of 2; None takes 64.
     fit: where n_ctx does not fit, take what does.
     pooling: what `embed` makes of a text's tokens, "none", "mean", "cls", "last" or "rank", or "auto" for the model's
     own; None loads a model to write, but for one that gives embeddings alone.
@@ -157,7 +157,7 @@ class Model(Writing):
         """
         room, how = self.cache.room(sequence), {"context_shift": context_shift, "keep": keep, **sampling}
         writer = self.writer(prompt, n_predict, room, stop=stop, **how)
-        return Generation(writer, self.step, sequence)
+        return Generation(writer, self.feed, sequence)
 
     def generate(self, prompt: str | Sequence[int], n_predict: int = 32, **options: Any) -> str:
         """The whole text that `stream` yields."""

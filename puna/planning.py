@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from puna import backends, plan
@@ -24,6 +25,7 @@ from puna.units import human
 __all__ = ["Prepared", "prepare", "reserve"]
 
 MOST_RESERVED = 1 << 30
+GUESSES = 4
 
 
 @dataclass(frozen=True)
@@ -53,40 +55,62 @@ class Prepared:
         return sum(self.memory.values())
 
     @property
-    def fits(self) -> bool:
-        """Mapped parts of the file need no room, unless they are to stay in memory."""
-        return self.total + self.mapped * self.mlock <= self.about.free
+    def needed(self) -> int:
+        """Bytes that must be free: mapped parts of the file need no room, unless they are to stay in memory."""
+        return self.total + self.mapped * self.mlock
 
     @property
-    def leaves_reserve(self) -> bool:
-        """Whether it fits and leaves what loading and the machine's other programs take meanwhile."""
-        return self.total + self.mapped * self.mlock <= self.about.free - reserve(self.about.free)
+    def fits(self) -> bool:
+        return self.needed <= self.about.free
 
     def longest(self, most: int) -> int:
         """`most`, if that fits, or the longest context, in whole pages, that leaves a reserve; 0 where none does."""
-        longer, shortest = self.at(most), self.at(plan.PAGE)
-        if longer.fits or not shortest.leaves_reserve:
-            return most if longer.fits else 0
-        low, high = 1, -(-most // plan.PAGE)  # pages that leave it, pages that do not
-        least, most, room = shortest.total, longer.total, ...
-        return low * plan.PAGE
+        room, whole, page = self.about.free - reserve(self.about.free), self.at(most), self.at(plan.PAGE)
+        if whole.fits or page.needed > room:
+            return most if whole.fits else 0
+        low, high = (1, page.needed), (-(-most // plan.PAGE), whole.needed)  # pages, and what they need
+        guesses = GUESSES  # nearly all of it grows evenly
+        while high[0] - low[0] > 1:
+            share = (room - low[1]) / max(1, high[1] - low[1]) if guesses > 0 else 0.5
+            middle = low[0] + min(max(1, int((high[0] - low[0]) * share)), high[0] - low[0] - 1)
+            found, guesses = (middle, self.at(middle * plan.PAGE).needed), guesses - 1
+            low, high = (found, high) if found[1] <= room else (low, found)
+        return low[0] * plan.PAGE
 
-    def unpacked(self, most: int) -> int:
-        """The longest context, as `longest`, with weights read from the mapped file; 0 too where they are already."""
-        return self.as_it_lies().longest(most) if self.as_it_lies else 0
+    def longest_as_it_lies(self, most: int) -> int:
+        """As `longest`, with weights read from the mapped file; 0 too where they are already, or cannot be."""
+        try:
+            return self.as_it_lies().longest(most) if self.as_it_lies else 0
+        except BackendError:  # one that has no such form
+            return 0
 
     def refuse_too_large(self, model: str) -> None:
         """Raise BackendError, with what would fit, where the regions together exceed the free memory."""
         if self.fits:
             return
-        kept = {"mapped file": self.mapped} if self.mapped and self.mlock else {}
-        needed = {**self.memory, **kept}
-        parts = ", ".join(f"{name} {human(count)}" for name, count in needed.items())
-        fitting = self.longest(self.n_ctx)
+        free = self.about.free
+        if fitting := self.longest(self.n_ctx):
+            what = f"needs {self.parts}, {human(free)} are free"
+            fix = f"lower the context (-c) to {fitting} at most"
+            raise BackendError(what, where=model, fix=fix)
+        least = self.at(min(plan.PAGE, self.n_ctx))
+        room = f"{human(free)} are free" + f", of which {human(reserve(free))} stay so" * least.fits
+        fix = "take a smaller model"
+        if lying := self.longest_as_it_lies(self.n_ctx):
+            context = f" and a context (-c) of {lying} at most" * (lying < self.n_ctx)
+            fix += f", or --no-repack{context}: slower, as weights are read from the mapped file"
         raise BackendError(
-            f"needs {human(sum(needed.values()))} of memory ({parts}), {human(self.about.free)} are free",
-            where=model,
-            fix=f"lower the context (-c) to {fitting} at most" if fitting else "take a smaller model",
+            f"no context fits: {least.n_ctx} positions need {least.parts}, {room}", where=model, fix=fix
+        )
+
+    @property
+    def parts(self) -> str:
+        """What is needed and its parts, for people."""
+        parts = {plan.REGIONS[name]: count for name, count in self.memory.items()}
+        if self.mapped and self.mlock:
+            parts["mapped file"] = self.mapped
+        return (
+            f"{human(self.needed)} of memory ({', '.join(f'{name} {human(n)}' for name, n in parts.items())})"
         )
 
     def noted(self, note: str) -> Prepared:
@@ -130,7 +154,7 @@ def prepare(
     storage = backends.Storage(plan.alignment(mem_align), huge_pages)
     most, parallel = plan.positive(n_batch, "n_batch (-b)"), plan.positive(parallel, "parallel (-np)")
 
-    def planned(asked: int | None, free: int | None = None) -> Prepared:
+    def planned(asked: int | None, free: int | None = None, repack: bool = repack) -> Prepared:
         """With a graph for the context that is asked for: some models are others for a longer one.
 
         free: bytes that are; None reads it anew.
@@ -144,22 +168,31 @@ def prepare(
             lowered = plan.rotate_keys(lowered)
         weights = engine.resident(lowered, mmap)
         mapped = engine.resident(lowered, False) - weights
-        how: Any = {"scratch": engine.scratch, "row_ops": about.row_ops, "align": storage.align}
+        how: Any = {"scratch": engine.scratch, "row_ops": about.row_ops}
+        as_it_lies = partial(planned, asked, about.free, False) if repack and mmap else None
 
         def at(n_ctx: int) -> Prepared:
             batch, share = min(most, n_ctx), about.shares_values
             kv = plan.KVLayout.of(lowered, n_ctx, *types, batch=batch, parallel=parallel, share=share)
             steps = plan.make_plan(lowered, tokens=batch, rows=batch, kv=kv, **how)
             memory = plan.regions(steps, weights, engine.tables(steps))
-            return Prepared(config, lowered, engine, about, steps, memory, n_ctx, at, mapped, mlock)
+            return Prepared(
+                config, lowered, engine, about, steps, memory, n_ctx, at, mapped, mlock, as_it_lies
+            )
 
         found = at(plan.context_length(asked, config.n_ctx_train))
-        if cache_type_v is None or types[0] == types[1] or not found.steps.kv.shared:
-            return found
-        type_ = types[0].lower()
-        return found.noted(f"values that are parts of keys are in {type_} as these are: -ctv is for others")
+        return found if cache_type_v is None else typed(found, *types)
 
     return fitted(planned, n_ctx, fit)
+
+
+def typed(found: Prepared, k_type: str, v_type: str) -> Prepared:
+    """With a note where the type of values that was asked for has no effect on some."""
+    if k_type == v_type or not found.steps.kv.shared:
+        return found
+    return found.noted(
+        f"values that are parts of keys are in {k_type.lower()} as these are: -ctv is for others"
+    )
 
 
 def fitted(planned: Callable[..., Prepared], n_ctx: int | None, fit: bool) -> Prepared:

@@ -1,4 +1,4 @@
-"""How much main memory can still be taken: of what the machine has left, what limits of a container or process allow."""
+"""How much main memory can still be taken: what the machine has left, as limits of a container or process allow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 # Limits of a process, and what psutil calls what each counts. macOS sets no bounds to what is mapped.
-LIMITS: Mapping[str, str] = {"RLIMIT_DATA": "data", **({} if sys.platform == "darwin" else {"RLIMIT_AS": "vms"})}
+LIMITS: Mapping[str, str] = {
+    "RLIMIT_DATA": "data",
+    **({} if sys.platform == "darwin" else {"RLIMIT_AS": "vms"}),
+}
 
 
 def free_memory() -> int:

@@ -63,9 +63,12 @@ def lines(prepared: Prepared, longest: int) -> list[str]:
     found += too_much(prepared)
     if longest >= trained:
         return [*found, f"  all of the {trained} positions that it was trained on would fit"]
-    found.append(f"  the longest context that fits: {longest} of the {trained} that it was trained on")
-    if not longest and (mapped := prepared.unpacked(trained)):
-        found.append(f"  with --no-repack {mapped} would fit: slower, weights are read from the mapped file")
+    if longest:
+        return [*found, f"  the longest context that fits: {longest} of the {trained} that it was trained on"]
+    found.append("  no context fits")
+    if fitting := prepared.longest_as_it_lies(trained):
+        what = f"{fitting} of the {trained} positions would fit"
+        found.append(f"  with --no-repack, slower, as weights are read from the mapped file, {what}")
     return found
 
 
@@ -97,8 +100,7 @@ def too_much(prepared: Prepared) -> Iterator[str]:
     if prepared.n_ctx > (trained := prepared.config.n_ctx_train):
         yield f"  the context of {prepared.n_ctx} exceeds the {trained} that it was trained on"
     if not prepared.fits:
-        needed = prepared.total + prepared.mapped * prepared.mlock
-        yield f"  does not fit: {human(needed)} are needed, {human(prepared.about.free)} are free"
+        yield f"  does not fit: {human(prepared.needed)} are needed, {human(prepared.about.free)} are free"
 
 
 def shown(prepared: Prepared) -> list[tuple[str, int]]:

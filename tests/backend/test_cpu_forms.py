@@ -114,7 +114,7 @@ def test_pairs_of_bf16(triple: str, cpu: str, recipe: str) -> None:
 
 
 # How far the mean square of the difference may be from that of the logits: BF16 where activations are rounded to it.
-COSTS = dict.fromkeys(rig.FLOATS, 1e-5) | ({"BF16": 3e-4} if Target.host().pairs else {})
+COSTS = dict.fromkeys(rig.FLOATS, 1e-5) | ({"BF16": 3e-4} if rig.compiler().target.pairs else {})
 
 
 @pytest.mark.parametrize("kind", [*rig.FLOATS, *rig.QUANTIZED])

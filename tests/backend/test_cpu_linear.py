@@ -13,6 +13,7 @@ from test_cpu_rig import (
     Guarded,
     activations,
     as_they_are,
+    compiler,
     filled_rows,
     groups_of,
     linear,
@@ -25,7 +26,6 @@ from puna.backends.cpu.compiler import Spec
 from puna.backends.cpu.kernels.direct import float_direct
 from puna.backends.cpu.kernels.floats import PAIRS, float_bytes, float_linear, float_pack
 from puna.backends.cpu.products import FEW
-from puna.backends.cpu.target import Target
 from puna.quants import by_name, dequantize
 
 ROUND = 2.0**-24  # the most that rounding to float32 is off, relative to the number
@@ -159,7 +159,7 @@ def test_nothing_else_is_read(by: str) -> None:
 
 
 # Plain types, and BF16 as pairs where this machine multiplies these.
-FORMS = [*FLOATS, *[PAIRS] * bool(Target.host().pairs)]
+FORMS = [*FLOATS, *[PAIRS] * bool(compiler().target.pairs)]
 
 
 def type_of(form: str) -> str:

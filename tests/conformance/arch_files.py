@@ -23,6 +23,7 @@ __all__ = [
     "CACHES",
     "Reference",
     "check_cpu",
+    "check_quantised",
     "check_reference",
     "error",
     "median_error",
@@ -116,6 +117,13 @@ def check_cpu(path: Path, name: str, most: float) -> np.ndarray:
         np.testing.assert_array_equal(model.logits(reference.tokens[:count], batch=batch), whole[:count])
     np.testing.assert_array_equal(beside(model, reference.tokens), whole)
     return whole
+
+
+def check_quantised(path: Path, name: str, out: Path, most: float) -> None:
+    """With matrices in Q8_0, in a file `out`, and activations in 8 bits, the logits stay close to those of F32."""
+    reference = Reference(name)
+    model = puna.load(quantised(path, out), backend="cpu", threads=1, n_ctx=96, **CACHES)
+    assert 0 < error(model.logits(reference.tokens), reference.logits) <= most
 
 
 def beside(model: puna.Model, tokens: list[int]) -> np.ndarray:

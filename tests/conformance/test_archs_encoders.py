@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from arch_files import ARCHS, CACHES, Reference, error, quantised
+from arch_files import ARCHS, CACHES, Reference, check_quantised, error
 
 import puna
 from puna.errors import RequestError
@@ -47,10 +47,7 @@ def test_logits_of_quantised_weights_on_the_cpu(
     name: str, model_file: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """With matrices in Q8_0, and activations in 8 bits, the logits stay close to those of F32."""
-    reference, path = Reference(name), quantised(model_file(name), tmp_path / "q8_0.gguf")
-    model = puna.load(path, backend="cpu", threads=1, n_ctx=96, **CACHES)
-    off = error(model.logits(reference.tokens), reference.logits)
-    assert 0 < off <= QUANTISED.get(name, 5e-3)
+    check_quantised(model_file(name), name, tmp_path / "q8_0.gguf", QUANTISED.get(name, 5e-3))
 
 
 def test_a_text_takes_one_step(model_file: Callable[[str], Path]) -> None:

@@ -32,7 +32,7 @@ from puna.gguf import GGUFFile
 from puna.measure import busy_note, measure_peaks, processor
 from puna.measure.report import Subject
 
-__all__ = ["Measure", "Row", "main", "measures", "parsed", "render", "rewrite"]
+__all__ = ["Measure", "Row", "main", "measures", "parsed", "publish", "render", "rewrite"]
 
 OWN = ("Puna", "llama.cpp")  # names of the engines that are no llama-bench
 HELD = 64  # tokens that each of the sequences decoded together holds
@@ -188,6 +188,14 @@ def rewrite(page: str, table: str, mark: str = "compare") -> str:
     if not block.search(page):
         raise ValueError(f"there is no <!-- {mark} --> block")
     return block.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", page)
+
+
+def publish(table: str, page: str | Path | None, mark: str) -> None:
+    """Show a table, and put it between its marks in a page, where one is named."""
+    sys.stdout.write(table + "\n")
+    if page:
+        text = Path(page).read_text(encoding="utf-8")
+        Path(page).write_text(rewrite(text, table, mark), encoding="utf-8")
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from compare import rewrite
+from compare import publish
 from numpy.typing import NDArray
 
 import puna
@@ -141,11 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = f"{args.model.stem}: the last {args.last} of {len(ids)} tokens of {args.file.name}, in nats, each engine"
     about += f" beside its own F16 cache; {processor()}; Puna {puna.__version__}, {date.today()}."
     lines = all_rows(found) if args.pairs == "all" else equal_rows(found)
-    table = "\n".join([*lines, "", about])
-    sys.stdout.write(table + "\n")
-    if args.write:
-        page = args.write.read_text(encoding="utf-8")
-        args.write.write_text(rewrite(page, table, f"kv quality {args.pairs}"), encoding="utf-8")
+    publish("\n".join([*lines, "", about]), args.write, f"kv quality {args.pairs}")
     return 0
 
 

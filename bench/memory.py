@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from compare import rewrite
+from compare import publish
 from engines import peak_memory, token_ids
 
 import puna
@@ -216,11 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         made = shown(residents(args.models, args.ctx_size))
         about = f"A context of {args.ctx_size} that is full"
     about += f"; {processor()}; Puna {puna.__version__}, {date.today()}."
-    table = "\n".join([*made, "", about])
-    sys.stdout.write(table + "\n")
-    if args.write:
-        page = args.write.read_text(encoding="utf-8")
-        args.write.write_text(rewrite(page, table, f"memory {args.table}"), encoding="utf-8")
+    publish("\n".join([*made, "", about]), args.write, f"memory {args.table}")
     return 0
 
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from compare import rewrite
+from compare import publish
 
 import puna
 from puna.edit.mixes import MIXES, find_mix
@@ -77,11 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines.append(line)
     text = f"{args.chunks} windows of {args.ctx_size} tokens of {args.file.name}"
     about = f"{args.model.stem}, {text}; Puna {puna.__version__}."
-    table = "\n".join([*lines, "", about])
-    sys.stdout.write(table + "\n")
-    if args.write:
-        page = args.write.read_text(encoding="utf-8")
-        args.write.write_text(rewrite(page, table, MARK), encoding="utf-8")
+    publish("\n".join([*lines, "", about]), args.write, MARK)
     return 0
 
 

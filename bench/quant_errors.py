@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from compare import rewrite
+from compare import publish
 from numpy.typing import NDArray
 
 from puna import __version__
@@ -130,10 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     version, others = by_llama(args.llama_python, x, weights) if args.llama_python else by_gguf(x)
     about = f"Puna {__version__}, {version}; {x.size} values. A ratio below 1 says that Puna errs less."
     table = render(list(rows(x, weights, others)), version.split()[0], about)
-    sys.stdout.write(table + "\n")
-    if args.write:
-        page = Path(args.write)
-        page.write_text(rewrite(page.read_text(encoding="utf-8"), table, MARK), encoding="utf-8")
+    publish(table, args.write, MARK)
     return 0
 
 

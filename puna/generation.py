@@ -101,9 +101,8 @@ class Writer:
         self.stops = StopMatcher([stop] if isinstance(stop, str) else stop)
         self.decoder = tokenizer.decoder(skip_special=True, continues=True)
         self.text, self.ids, self.border = list(prompt), list[int](), border
-        self.seen: tuple[CacheSequence, int, int] | None = (
-            None  # a sequence, its cuts, and how much of it is known
-        )
+        # A sequence, its cuts, and how much of it is known.
+        self.seen: tuple[CacheSequence, int, int] | None = None
         self.finish_reason: str | None = None
         self.prompted: Callable[[], object] = lambda: None
         self.timings, self.started = Timings(), 0.0

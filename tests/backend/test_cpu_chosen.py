@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_cpu_rig import Guarded, run
+from token_tables import TokenTables
 
 from puna import backends, plan
 from puna.backends.cpu.compiler import Spec
@@ -21,22 +22,7 @@ RNG = np.random.default_rng(5)
 WIDTHS = {"q": HEADS * KEY, "k": KEY, "iq": 4 * 32, "ik": 32, "iw": 4}
 TABLES = {name: RNG.standard_normal((COUNT, width), np.float32) for name, width in WIDTHS.items()}
 Steps = Sequence[Sequence[tuple[int, int]]]  # of each step: sequences, and how many tokens of them
-
-
-class Source:
-    """Stands for an open file: the tables above."""
-
-    def data(self, name: str) -> np.ndarray:
-        return TABLES[name].view(np.uint8)
-
-    def drop(self, name: str, start: int, stop: int) -> None:
-        pass
-
-
-def table(name: str, *shape: int) -> Node:
-    """Row t for token t."""
-    weight = make("weight", tensor=name, dtype="F32", shape=TABLES[name].shape)
-    return make("reshape", make("embed", weight, make("tokens")), shape=("T", *shape))
+table = TokenTables(TABLES)
 
 
 def first(x: Node, size: int) -> Node:
@@ -75,7 +61,7 @@ def computed(
     about = backend.describe()
     how: dict[str, Any] = {"kv": kv, "scratch": backend.scratch, "row_ops": about.row_ops}
     program_plan = plan.make_plan(g, tokens=1280, rows=1280, **how)
-    program = backend.compile(program_plan, backend.upload(g, Source(), None))
+    program = backend.compile(program_plan, backend.upload(g, table, None))
     cache = KVCache(kv, 1280)
     sequences = [cache.open() for _ in range(1 + max(n for step in steps for n, _ in step))]
     found: list[list[np.ndarray]] = [[] for _ in sequences]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from token_tables import TokenTables
 
 from puna import backends, plan
 from puna.cache import KVCache
@@ -17,24 +18,7 @@ RNG = np.random.default_rng(5)
 WIDTHS = {"q": HEADS * SIZE, "k": HEADS_KV * SIZE, "v": HEADS_KV * SIZE, "iq": 3 * SIZE, "ik": SIZE, "iw": 3}
 TABLES = {name: RNG.standard_normal((COUNT, width), np.float32) for name, width in WIDTHS.items()}
 TABLES["sinks"] = RNG.standard_normal(HEADS, np.float32) + 1
-
-
-class Source:
-    """Stands for an open file: the tables above."""
-
-    def data(self, name: str) -> np.ndarray:
-        return TABLES[name].view(np.uint8)
-
-    def drop(self, name: str, start: int, stop: int) -> None:
-        pass
-
-
-def table(name: str, *shape: int) -> Node:
-    """Row t for token t."""
-    weight = make("weight", tensor=name, dtype="F32", shape=TABLES[name].shape)
-    if not shape:
-        return weight
-    return make("reshape", make("embed", weight, make("tokens")), shape=("T", *shape))
+table = TokenTables(TABLES)
 
 
 def graph(op: str, *extra: Node, **attrs: Any) -> Graph:
@@ -63,7 +47,7 @@ def run(name: str, g: Graph, chunks: Iterable[int], share: bool = False) -> np.n
     backend, kv = backends.create(name, 1), layout(g, share)
     about, width = backend.describe(), g.output.type.shape[1]
     steps = plan.make_plan(g, tokens=192, rows=192, kv=kv, scratch=backend.scratch, row_ops=about.row_ops)
-    program = backend.compile(steps, backend.upload(g, Source(), None))
+    program = backend.compile(steps, backend.upload(g, table, None))
     cache, out, at = KVCache(kv, 192), np.empty((COUNT, width), np.float32), 0
     sequence = cache.open()
     for count in chunks:
